@@ -1,0 +1,1 @@
+"""FedProIn: federated medical image classification with learnable prototypes, on NVIDIA FLARE."""

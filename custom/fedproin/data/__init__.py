@@ -1,0 +1,1 @@
+"""From a table of images to batches of tensors."""

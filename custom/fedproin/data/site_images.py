@@ -1,0 +1,122 @@
+"""The images of one site: its table, or its share of a simulation's table, split into training, validation and test."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedproin.data import cache, partition, synthetic
+from fedproin.data.location import Location
+from fedproin.data.manifest import Manifest, read_manifest
+from fedproin.errors import SettingsError
+from fedproin.seeds import derive_seed
+from fedproin.settings import Settings
+
+Indices = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class SiteImages:
+    """Decoded pictures and the rows that belong to a site.
+
+    Attributes:
+        images: uint8 [N, H, W, 3]; in a simulation the array of all sites.
+        labels: int64 [N], positions in the job's classes.
+        train, val, test: rows of the site.
+    """
+
+    images: NDArray[np.uint8]
+    labels: Indices
+    train: Indices
+    val: Indices
+    test: Indices
+
+
+def table_classes(settings: Settings, location: Location) -> tuple[str, ...]:
+    """The job's classes; a simulation may leave them to its table. Hospitals must mean the same by class 3."""
+    if settings.data.classes or not location.simulated:
+        return require_classes(settings)
+    classes = _table(settings, location, ("simulation",), "simulation").classes
+    if len(classes) < 2:
+        raise SettingsError("The table has one class only; a classifier needs at least two.")
+    return classes
+
+
+def require_classes(settings: Settings) -> tuple[str, ...]:
+    """The classes that the job names; without a simulation's table it must."""
+    if not settings.data.classes:
+        raise SettingsError("The job must name data.classes in order: only a simulation may take them from its table.")
+    return settings.data.classes
+
+
+def deal(settings: Settings, manifest: Manifest, sites: Sequence[str]) -> tuple[partition.Split, Indices, str]:
+    """Split a simulation's table and deal it: the parts, the position of every image's site, and how it was dealt."""
+    part, seed = settings.partition, _partition_seed(settings)
+    split = partition.split(manifest, settings.data.split, seed, settings.data.group == "table")
+    kind = part.kind
+    if kind == "auto":
+        by_site = manifest.site is not None and len(np.unique(manifest.site)) == len(sites)
+        kind = "site" if by_site else "dirichlet"
+    if kind == "site":
+        return split, partition.by_column(manifest, split, len(sites)), "by the column 'site'"
+    if kind == "iid":
+        return split, partition.iid(manifest, split, len(sites), seed), "IID"
+    owner = partition.dirichlet(manifest, split, len(sites), part.alpha, part.minimum, seed)
+    return split, owner, f"Dirichlet {part.alpha:g}"
+
+
+def describe(settings: Settings, location: Location, sites: Sequence[str]) -> str:
+    """How a simulation deals its table; raises what every site would raise."""
+    return deal(settings, _table(settings, location, sites, "simulation"), sites)[2]
+
+
+def open_site(settings: Settings, location: Location, site: str, sites: Sequence[str]) -> SiteImages:
+    """Read, split and decode what belongs to `site`; pictures that others have decoded before are shared."""
+    manifest = _table(settings, location, sites, site)
+    labels = manifest.encode(settings.data.classes)
+    if not location.simulated:
+        split = partition.split(
+            manifest, settings.data.split, _partition_seed(settings), settings.data.group == "table"
+        )
+        images = _pictures(settings, location, manifest, np.zeros(len(manifest), np.int64), (site,))
+        return SiteImages(images, labels, split.train, split.val, split.test)
+    split, owner, _ = deal(settings, manifest, sites)
+    images = _pictures(settings, location, manifest, owner, sites)
+    mine = owner == list(sites).index(site)
+    return SiteImages(images, labels, *(part[mine[part]] for part in (split.train, split.val, split.test)))
+
+
+def _partition_seed(settings: Settings) -> int:
+    return settings.seed if settings.partition.seed is None else settings.partition.seed
+
+
+def _table(settings: Settings, location: Location, sites: Sequence[str], site: str) -> Manifest:
+    if location.source is not None:
+        return read_manifest(location.source)
+    if location.simulated:
+        return synthetic.synthetic_manifest(settings.data.synthetic_images, _partition_seed(settings))
+    share = settings.data.synthetic_images // len(sites)
+    return synthetic.synthetic_manifest(share, derive_seed(settings.seed, site, "synthetic"), site)
+
+
+def _pictures(
+    settings: Settings,
+    location: Location,
+    manifest: Manifest,
+    owner: Indices,
+    sites: Sequence[str],
+) -> NDArray[np.uint8]:
+    size = settings.data.image_size
+    if location.source is not None:
+        return cache.cached_manifest(manifest, size, location.cache)
+    kinds = manifest.encode(synthetic.CLASSES)
+    looks = np.array([derive_seed(settings.seed, site, "look") for site in sites])[owner]
+    seed = _partition_seed(settings)
+    content = hashlib.sha256(kinds.tobytes() + looks.tobytes() + repr((seed, *manifest.group)).encode())
+
+    def draw(pixels: NDArray[np.uint8]) -> None:
+        pixels[:] = synthetic.draw_images(kinds, manifest.group, looks, size, seed)
+
+    return cache.open_images_array(location.cache, content.hexdigest(), len(manifest), size, draw)

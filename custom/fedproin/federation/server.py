@@ -1,0 +1,274 @@
+"""What the server does: draw the sites, check their answers, merge, keep the best model, score it at the end.
+
+It does not know how messages travel: an `exchange` does that, FLARE's or the local engine's.
+"""
+
+import threading
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from fedproin.data.location import Location
+from fedproin.data.site_images import describe, require_classes, table_classes
+from fedproin.errors import SettingsError
+from fedproin.federation import console
+from fedproin.federation.checkpoint import BestModel, Checkpoint, finish, load_checkpoint, save_model
+from fedproin.federation.identity import package_identity
+from fedproin.federation.messages import Answer, Arrays, Task, site_order
+from fedproin.federation.open_round import Expected, OpenRound
+from fedproin.federation.records import RoundRecord, RunRecord, Scores
+from fedproin.federation.results import versions, write_results
+from fedproin.federation.tracking import Tracker
+from fedproin.maths.scores import scores
+from fedproin.methods import create_method
+from fedproin.methods.base import Method, ServerState, Tensors, Update
+from fedproin.seeds import derive_seed
+from fedproin.settings import Settings
+
+Exchange = Callable[[Task, Sequence[str]], Mapping[str, str]]
+"""Send a task to sites, hand each answer to `Server.accept`; return why the sites that gave none did not."""
+
+
+def draw(seed: int, round_: int, sites: Sequence[str], participation: float) -> tuple[str, ...]:
+    """The sites that train in a round: a function of (seed, round) alone, so a resumed run draws the same."""
+    count = max(1, round(participation * len(sites)))
+    drawn = Random(derive_seed(seed, round_, "draw")).sample(sorted(sites), count)
+    return tuple(sorted(drawn, key=site_order))
+
+
+class Server:
+    """The server's side of one run.
+
+    Args:
+        settings: of the job, with its classes.
+        sites: names of all sites.
+        directory: where checkpoint, models, results and TensorBoard files go; it outlives the job.
+        data: `synthetic` or `table`, for the record.
+        partition: how a simulation dealt its table.
+        log: takes one line at a time.
+
+    Raises:
+        UserError: too few sites, or an earlier run of this name that cannot go on.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        sites: Sequence[str],
+        directory: Path,
+        data: str,
+        partition: str,
+        log: Callable[[str], None],
+    ) -> None:
+        needed = max(2, settings.federation.quorum)
+        if len(sites) < needed:
+            raise SettingsError(
+                f"This job needs at least {needed} sites and there are {len(sites)}; start it with more (-n {needed})."
+            )
+        self.settings, self.sites, self.directory, self.log = settings, tuple(sorted(sites, key=site_order)), directory, log
+        self.method: Method = create_method(settings)
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        checkpoint = load_checkpoint(directory, settings.digest())
+        self.resumed = checkpoint is not None
+        model = self._initial_model()
+        initial = ServerState({name: tensor.detach().clone() for name, tensor in model.state_dict().items()})
+        self._checkpoint = checkpoint or Checkpoint(initial, None, self._new_record(data, partition))
+        shared = frozenset(self.method.shared_names(model))
+        self._expected = Expected(settings, shared, self.method.extras(), self.run_record.data == "synthetic")
+        self._lock = threading.Lock()
+        self._open: OpenRound | None = None
+
+    @property
+    def run_record(self) -> RunRecord:
+        """All that is known of the run so far."""
+        return self._checkpoint.run
+
+    def run(self, exchange: Exchange) -> RunRecord:
+        """All rounds that are left, then the final scores."""
+        started = time.monotonic() - self.run_record.seconds
+        for line in console.opening_lines(self.run_record):
+            self.log(line)
+        tracker = Tracker(
+            self.directory / "tensorboard", self.settings.data.classes, resume_from=len(self.run_record.rounds)
+        )
+        try:
+            for round_ in range(len(self.run_record.rounds), self.settings.federation.rounds):
+                record = self._train_round(round_, exchange)
+                self.run_record.seconds = time.monotonic() - started
+                self._checkpoint.save(self.directory)
+                write_results(self.run_record, self.directory / "results.json")
+                tracker.round(record, self._prototypes())
+                self._report(record)
+            self._final_scores(exchange)
+            self.run_record.seconds = time.monotonic() - started
+            self._save_end()
+            tracker.final(self.run_record, self._prototypes())
+        finally:
+            tracker.close()
+        self.log(console.final_table(self.run_record, self.directory))
+        return self.run_record
+
+    def accept(self, site: str, answer: Answer) -> str:
+        """Take an answer of a site; the reason if it is refused. Never raises: one bad answer must not end a round."""
+        with self._lock:
+            if self._open is None:
+                return "no round is open"
+            return self._open.accept(site, answer)
+
+    def refuse(self, site: str, reason: str) -> str:
+        """Record that a message of a site could not even be read; returns the reason."""
+        with self._lock:
+            return self._open.refuse(site, reason) if self._open else reason
+
+    def global_model(self) -> Arrays:
+        """The public tensors of the global model, as of the last closed round."""
+        return _to_arrays(self._checkpoint.state.public)
+
+    def _train_round(self, round_: int, exchange: Exchange) -> RoundRecord:
+        federation = self.settings.federation
+        participants = draw(self.settings.seed, round_, self.sites, federation.participation)
+        validate = round_ > 0 and round_ % federation.validate_every == 0
+        task = self._task("round", round_, participants, validate)
+        opened, seconds = self._exchange(task, self.sites if validate else participants, exchange)
+        record = RoundRecord(round_, list(participants), opened.records(), seconds=seconds)
+        if validate:
+            self._validate(round_, opened, record)
+        updates = opened.updates()
+        record.counted = len(updates) >= federation.quorum
+        if record.counted:
+            self._checkpoint = replace(self._checkpoint, state=self.method.merge(self._checkpoint.state, updates))
+            record.unused = _unused(updates)
+        self.run_record.rounds.append(record)
+        return record
+
+    def _exchange(self, task: Task, targets: Sequence[str], exchange: Exchange) -> "tuple[OpenRound, float]":
+        started = time.monotonic()
+        opened = OpenRound(task, targets, self._expected)
+        with self._lock:
+            self._open = opened
+        missing = exchange(task, targets)
+        with self._lock:
+            self._open = None
+        opened.missing = missing
+        return opened, time.monotonic() - started
+
+    def _task(self, kind: str, round_: int, train: Sequence[str], validate: bool, best: Arrays | None = None) -> Task:
+        return Task(
+            kind="score" if kind == "score" else "round",
+            run_id=self.run_record.run_id,
+            settings_digest=self.settings.digest(),
+            round=round_,
+            sites=self.sites,
+            train=tuple(train),
+            validate=validate,
+            deadline_seconds=self.settings.federation.deadline_seconds,
+            model=self.global_model(),
+            best=best or {},
+        )
+
+    def _validate(self, version: int, opened: "OpenRound", record: RoundRecord) -> None:
+        counts = opened.pooled("val")
+        record.confusion, record.validation = counts.tolist(), scores(torch.from_numpy(counts))
+        self._keep_best(version, record.validation)
+
+    def _keep_best(self, version: int, validation: Scores) -> None:
+        score, best = validation[self.settings.federation.best_score], self._checkpoint.best
+        if best is None or score >= best.score:  # of equals the longer trained one
+            self._checkpoint = replace(self._checkpoint, best=BestModel(version, score, self._checkpoint.state.public))
+
+    def _final_scores(self, exchange: Exchange) -> None:
+        rounds, best = self.settings.federation.rounds, self._checkpoint.best
+        task = self._task("score", rounds, (), True, _to_arrays(best.public) if best else None)
+        opened, _ = self._exchange(task, self.sites, exchange)
+        validation = scores(torch.from_numpy(opened.pooled("val")))
+        self.run_record.last = opened.final(rounds, validation, "test_last")
+        self._keep_best(rounds, validation)
+        best = self._checkpoint.best
+        assert best is not None
+        if best.version == rounds:
+            self.run_record.best = self.run_record.last
+        else:
+            earlier = self.run_record.rounds[best.version].validation
+            self.run_record.best = opened.final(best.version, earlier, "test_best")
+
+    def _save_end(self) -> None:
+        self._checkpoint = finish(self._checkpoint, self.run_record)
+        best = self._checkpoint.best
+        assert best is not None
+        rounds = self.settings.federation.rounds
+        save_model(self.directory / "last_model.safetensors", self._checkpoint.state.public, self.run_record, rounds)
+        save_model(self.directory / "best_model.safetensors", best.public, self.run_record, best.version)
+        write_results(self.run_record, self.directory / "results.json")
+        self._checkpoint.save(self.directory)
+
+    def _report(self, record: RoundRecord) -> None:
+        total = self.settings.federation.rounds
+        for site, own in record.sites.items():
+            self.log(console.site_line(record.round, total, site, own))
+        recent = [past.seconds for past in self.run_record.rounds[-5:]]
+        self.log(console.round_line(record, total, sum(recent) / len(recent) * (total - record.round - 1)))
+
+    def _prototypes(self) -> NDArray[np.float32] | None:
+        prototypes = self._checkpoint.state.public.get("prototypes")
+        return None if prototypes is None else prototypes.numpy()
+
+    def _initial_model(self) -> nn.Module:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(derive_seed(self.settings.seed, "initial model"))
+            return self.method.build()
+
+    def _new_record(self, data: str, partition: str) -> RunRecord:
+        settings = self.settings
+        return RunRecord(
+            run=settings.run,
+            run_id=uuid.uuid4().hex,
+            method=str(settings.method["name"]),
+            seed=settings.seed,
+            settings_digest=settings.digest(),
+            settings=asdict(settings) | {"method": asdict(self.method.options)},
+            versions=versions() | {"fedproin": package_identity()},
+            classes=list(settings.data.classes),
+            site_names=list(self.sites),
+            data=data,
+            partition=partition,
+        )
+
+
+def _unused(updates: Sequence[Update]) -> list[list[bool]]:
+    """[C][M] true where no participant used a prototype; empty for a method without prototypes."""
+    counts = [update.extras["influence"] for update in updates if "influence" in update.extras]
+    unused: list[list[bool]] = (torch.stack(counts).sum(dim=0) == 0).tolist() if counts else []
+    return unused
+
+
+def _to_arrays(tensors: Tensors) -> dict[str, NDArray[np.generic]]:
+    return {name: tensor.numpy() for name, tensor in tensors.items()}
+
+
+def open_server(
+    settings: Settings,
+    sites: Sequence[str],
+    location: Location | None,
+    directory: Path,
+    log: Callable[[str], None],
+) -> Server:
+    """The server of a run.
+
+    Args:
+        location: of a simulation's table, which the server reads for its classes and deals, so that it fails where a
+            site would; none in a real federation, whose server has no data.
+    """
+    if location is None:
+        require_classes(settings)
+        return Server(settings, sites, directory, "synthetic" if settings.data.synthetic else "table", "", log)
+    settings = settings.with_classes(table_classes(settings, location))
+    partition = describe(settings, location, sites)
+    return Server(settings, sites, directory, "synthetic" if location.synthetic else "table", partition, log)

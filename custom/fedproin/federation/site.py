@@ -1,0 +1,149 @@
+"""What a site does with a task: receive the model, score it, train it, remember, answer.
+
+It never logs: what leaves is an `Answer`, whose error is one safe sentence; a traceback goes to a private file here.
+"""
+
+import os
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from fedproin.data.location import Location
+from fedproin.data.site_images import SiteImages, open_site, table_classes
+from fedproin.errors import SettingsError, UserError
+from fedproin.federation.identity import package_identity
+from fedproin.federation.messages import Answer, Arrays, Task
+from fedproin.methods import create_method
+from fedproin.methods.base import Memory, Method, RoundContext
+from fedproin.models.encoders import input_statistics
+from fedproin.settings import Settings
+from fedproin.training.batches import Part
+from fedproin.training.device import prepare_device
+from fedproin.training.evaluation import confusion
+from fedproin.training.loop import train_round
+from fedproin.training.site_state import SiteState
+
+
+class Site:
+    """One site of one run; data and model are opened with the first task and kept.
+
+    Args:
+        name: of the site.
+        settings: of the job.
+        location: of its images.
+        directory: the site's own; state and error details go below it.
+    """
+
+    def __init__(self, name: str, settings: Settings, location: Location, directory: Path) -> None:
+        self.name, self.location, self.directory = name, location, directory
+        self.settings = settings.with_classes(table_classes(settings, location))
+        self.device, self.autocast_dtype = prepare_device(settings.training)
+        self.method: Method = create_method(self.settings)
+        self.model: nn.Module = self.method.build(name).to(self.device)
+        self._images: SiteImages | None = None
+
+    def run(self, task: Task) -> Answer:
+        """Do the task; whatever goes wrong becomes an answer with an error."""
+        started = time.monotonic()
+        try:
+            fields = self._do(task)
+        except Exception as error:  # a site that fails costs its own round, whatever the reason
+            fields = {"error": describe_failure(error, self.directory)}
+        return Answer(
+            kind=task.kind,
+            run_id=task.run_id,
+            round=task.round,
+            seconds=time.monotonic() - started,
+            synthetic=self.location.synthetic,
+            package=package_identity(),
+            **fields,
+        )
+
+    def _do(self, task: Task) -> dict[str, Any]:
+        if task.settings_digest != self.settings.digest():
+            raise SettingsError("This site's settings of the job differ from the server's; submit the job again.")
+        if self._images is None:
+            self._images = open_site(self.settings, self.location, self.name, task.sites)
+        state = SiteState(self.directory / "state", task.run_id)
+        notes: list[str] = []
+        memory = _load(state, task.round, notes)
+        ctx = RoundContext(self.settings, task.round, self.device, self.autocast_dtype, memory, notes=notes)
+        self._receive(task.model, ctx)
+        return self._score(task, ctx) if task.kind == "score" else self._round(task, ctx, state)
+
+    def _round(self, task: Task, ctx: RoundContext, state: SiteState) -> dict[str, Any]:
+        counts = {"val": self._confusion("val", ctx)} if task.validate else {}
+        train = self._part("train")
+        answer: dict[str, Any] = {"confusion": counts, "samples": len(train)}
+        if self.name in task.train and len(train):
+            result, report = train_round(self.method, self.model, train, ctx, self.name)
+            state.save(task.round, result.remember)
+            answer |= {
+                "trained": True,
+                "tensors": _to_arrays(result.shared),
+                "extras": _to_arrays(result.extras),
+                "steps": report.steps,
+                "presentations": report.presentations,
+                "losses": report.losses,
+            }
+        elif self.name in task.train:
+            ctx.notes.append("no_training_images")
+        return answer | {"notes": tuple(ctx.notes)}
+
+    def _score(self, task: Task, ctx: RoundContext) -> dict[str, Any]:
+        counts = {"val": self._confusion("val", ctx), "test_last": self._confusion("test", ctx)}
+        if task.best:
+            self._receive(task.best, ctx)
+            counts["test_best"] = self._confusion("test", ctx)
+        return {"confusion": counts, "samples": len(self._part("train"))}
+
+    def _receive(self, arrays: Arrays, ctx: RoundContext) -> None:
+        message = {name: torch.from_numpy(np.array(array)) for name, array in arrays.items()}
+        self.method.receive(self.model, message, ctx.memory)
+
+    def _confusion(self, part: str, ctx: RoundContext) -> NDArray[np.int64]:
+        counts: NDArray[np.int64] = confusion(self.method, self.model, self._part(part), ctx).numpy()
+        return counts
+
+    def _part(self, name: str) -> Part:
+        assert self._images is not None
+        rows = getattr(self._images, name)
+        data = self.settings.data
+        mean, std = input_statistics(self.settings.model.backbone)
+        return Part(
+            self._images.images,
+            rows,
+            torch.from_numpy(self._images.labels[rows]),
+            data.mean or mean,
+            data.std or std,
+            self.settings.training.batch_size,
+            self.device,
+        )
+
+
+def describe_failure(error: Exception, directory: Path) -> str:
+    """A sentence that may leave the site; all else goes to `error.log` in the site's directory."""
+    directory.mkdir(parents=True, exist_ok=True)
+    with open(directory / "error.log", "a", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+        traceback.print_exception(error, file=file)
+    if isinstance(error, UserError):
+        return str(error)
+    return f"Training failed with {type(error).__name__}; the details are in fedproin/error.log at the site."
+
+
+def _load(state: SiteState, round_: int, notes: list[str]) -> Memory | None:
+    try:
+        return state.load(before=round_)
+    except UserError:  # lost state is what a first participation has: the terms that need it are skipped
+        notes.append("state_damaged")
+        return None
+
+
+def _to_arrays(tensors: dict[str, Tensor]) -> dict[str, NDArray[np.generic]]:
+    return {name: np.array(tensor.detach().cpu()) for name, tensor in tensors.items()}

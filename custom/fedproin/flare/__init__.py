@@ -1,0 +1,1 @@
+"""NVIDIA FLARE components: they carry messages and decide nothing."""

@@ -1,0 +1,1 @@
+"""Pure tensor functions: the equations of the methods, and nothing else."""

@@ -1,0 +1,1 @@
+"""Encoders and the classifiers built on them."""

@@ -1,0 +1,1 @@
+"""Training and evaluation of one model at one site."""

@@ -1,0 +1,49 @@
+"""What a site keeps between rounds, on its own disk: previous prototypes, local BatchNorm, optimizer moments.
+
+FLARE's simulator starts a new process for each task, and a real site may be restarted, so memory alone is not enough.
+"""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from torch import Tensor
+
+from fedproin.methods.base import Memory
+from fedproin.tensor_file import load_tensors, save_tensors
+
+KEPT = 2
+
+
+class SiteState:
+    """The state files of one site in one run; `round-000012.safetensors` was written at the end of round 12.
+
+    Args:
+        directory: of this site; each run has its own folder below it.
+        run_id: as minted by the server.
+    """
+
+    def __init__(self, directory: Path, run_id: str) -> None:
+        if not re.fullmatch(r"[0-9a-f]{8,64}", run_id):
+            raise ValueError("a run id is 8 to 64 hexadecimal digits")
+        self.directory = directory / run_id
+
+    def save(self, round_: int, tensors: Mapping[str, Tensor]) -> None:
+        """Keep the state after training in a round; older files than the two newest are removed."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self.directory.chmod(0o700)
+        save_tensors(self.directory / f"round-{round_:06d}.safetensors", tensors, {"round": round_})
+        for old in self._rounds()[:-KEPT]:
+            (self.directory / f"round-{old:06d}.safetensors").unlink(missing_ok=True)
+
+    def load(self, before: int) -> Memory | None:
+        """The newest state of a round earlier than `before`; none in a first participation or when it is lost."""
+        earlier = [number for number in self._rounds() if number < before]
+        if not earlier:
+            return None
+        tensors, _ = load_tensors(self.directory / f"round-{earlier[-1]:06d}.safetensors")
+        return Memory(earlier[-1], tensors)
+
+    def _rounds(self) -> list[int]:
+        names = (re.fullmatch(r"round-(\d{6})\.safetensors", path.name) for path in self.directory.glob("round-*"))
+        return sorted(int(name[1]) for name in names if name)
