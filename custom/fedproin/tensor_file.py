@@ -16,7 +16,9 @@ def save_tensors(path: Path, tensors: "Mapping[str, Tensor]", header: Mapping[st
     """Write atomically, readable by the owner only; the directory must exist."""
     from safetensors.torch import save
 
-    own = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}  # it refuses shared memory
+    own = {
+        name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()
+    }  # it refuses shared memory
     content = save(own, {"header": json.dumps(header)})
     write_atomically(path, content)
 

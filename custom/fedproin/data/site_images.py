@@ -3,6 +3,8 @@
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,7 +59,7 @@ def deal(settings: Settings, manifest: Manifest, sites: Sequence[str]) -> tuple[
     split = partition.split(manifest, settings.data.split, seed, settings.data.group == "table")
     kind = part.kind
     if kind == "auto":
-        by_site = manifest.site is not None and len(np.unique(manifest.site)) == len(sites)
+        by_site = manifest.site is not None and len(np.unique(manifest.site[manifest.site != ""])) == len(sites)
         kind = "site" if by_site else "dirichlet"
     if kind == "site":
         return split, partition.by_column(manifest, split, len(sites)), "by the column 'site'"
@@ -92,9 +94,14 @@ def _partition_seed(settings: Settings) -> int:
     return settings.seed if settings.partition.seed is None else settings.partition.seed
 
 
+@lru_cache(maxsize=1)  # a process reads its table once, also for the many sites of the local engine
+def _read(source: Path) -> Manifest:
+    return read_manifest(source)
+
+
 def _table(settings: Settings, location: Location, sites: Sequence[str], site: str) -> Manifest:
     if location.source is not None:
-        return read_manifest(location.source)
+        return _read(location.source)
     if location.simulated:
         return synthetic.synthetic_manifest(settings.data.synthetic_images, _partition_seed(settings))
     share = settings.data.synthetic_images // len(sites)

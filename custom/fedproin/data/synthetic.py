@@ -45,7 +45,7 @@ TRAITS = {  # akiec  bcc   bkl    df   mel    nv   vasc
 GRIDS = {"outline": 7, "mottle": 6, "vessels": 9, "veil": 4, "crust": 22, "skin": 14}
 DOTS = 9
 HAIRS = 3
-POSE = 8  # numbers for position, size, angle and colours
+POSE = 9  # numbers for colours, position, size and class
 
 SKIN = np.array([[0.90, 0.74, 0.67], [0.84, 0.64, 0.53], [0.70, 0.50, 0.39]], dtype=np.float32)  # fair to tan
 

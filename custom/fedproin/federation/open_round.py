@@ -65,8 +65,10 @@ class OpenRound:
 
     def updates(self) -> list[Update]:
         """The accepted updates, sorted by site: sums do not depend on the order of arrival."""
-        trained = [(site, self._answers[site]) for site in sorted(self._answers, key=site_order) if self._answers[site].trained]
-        return [Update(site, a.samples, _to_tensors(a.tensors), _to_tensors(a.extras)) for site, a in trained]
+        answers = [(site, self._answers[site]) for site in sorted(self._answers, key=site_order)]
+        return [
+            Update(site, a.samples, _to_tensors(a.tensors), _to_tensors(a.extras)) for site, a in answers if a.trained
+        ]
 
     def pooled(self, part: str) -> NDArray[np.int64]:
         """Sum of the sites' confusion counts [C, C] of a part."""

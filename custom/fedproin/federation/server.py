@@ -69,11 +69,18 @@ class Server:
         log: Callable[[str], None],
     ) -> None:
         needed = max(2, settings.federation.quorum)
+        if "global" in sites:
+            raise SettingsError("No site may be called 'global': TensorBoard shows the global model under that name.")
         if len(sites) < needed:
             raise SettingsError(
                 f"This job needs at least {needed} sites and there are {len(sites)}; start it with more (-n {needed})."
             )
-        self.settings, self.sites, self.directory, self.log = settings, tuple(sorted(sites, key=site_order)), directory, log
+        self.settings, self.sites, self.directory, self.log = (
+            settings,
+            tuple(sorted(sites, key=site_order)),
+            directory,
+            log,
+        )
         self.method: Method = create_method(settings)
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         checkpoint = load_checkpoint(directory, settings.digest())
@@ -103,9 +110,11 @@ class Server:
             for round_ in range(len(self.run_record.rounds), self.settings.federation.rounds):
                 record = self._train_round(round_, exchange)
                 self.run_record.seconds = time.monotonic() - started
+                tracker.round(
+                    record, self._prototypes()
+                )  # before the checkpoint: a round that is run again replaces it
                 self._checkpoint.save(self.directory)
                 write_results(self.run_record, self.directory / "results.json")
-                tracker.round(record, self._prototypes())
                 self._report(record)
             self._final_scores(exchange)
             self.run_record.seconds = time.monotonic() - started
@@ -211,10 +220,11 @@ class Server:
 
     def _report(self, record: RoundRecord) -> None:
         total = self.settings.federation.rounds
+        width = max(len("global"), *map(len, self.sites))
         for site, own in record.sites.items():
-            self.log(console.site_line(record.round, total, site, own))
+            self.log(console.site_line(record.round, total, site, own, width))
         recent = [past.seconds for past in self.run_record.rounds[-5:]]
-        self.log(console.round_line(record, total, sum(recent) / len(recent) * (total - record.round - 1)))
+        self.log(console.round_line(record, total, sum(recent) / len(recent) * (total - record.round - 1), width))
 
     def _prototypes(self) -> NDArray[np.float32] | None:
         prototypes = self._checkpoint.state.public.get("prototypes")

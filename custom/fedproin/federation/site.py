@@ -45,7 +45,7 @@ class Site:
         self.settings = settings.with_classes(table_classes(settings, location))
         self.device, self.autocast_dtype = prepare_device(settings.training)
         self.method: Method = create_method(self.settings)
-        self.model: nn.Module = self.method.build(name).to(self.device)
+        self.model: nn.Module = self.method.build(name).to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
         self._images: SiteImages | None = None
 
     def run(self, task: Task) -> Answer:
@@ -146,4 +146,4 @@ def _load(state: SiteState, round_: int, notes: list[str]) -> Memory | None:
 
 
 def _to_arrays(tensors: dict[str, Tensor]) -> dict[str, NDArray[np.generic]]:
-    return {name: np.array(tensor.detach().cpu()) for name, tensor in tensors.items()}
+    return {name: np.array(tensor.detach().cpu(), order="C") for name, tensor in tensors.items()}

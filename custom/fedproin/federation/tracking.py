@@ -210,7 +210,7 @@ def _cut(folder: Path, first: int) -> None:
     TensorBoard's own way, `purge_step`, knows one step for a whole run; here losses count epochs and the rest rounds.
     Each round begins with a point that counts rounds, so all from the first such point on goes.
     """
-    from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader  # type: ignore[import-untyped]
+    from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader
 
     cut = False
     for path in sorted(folder.glob("events.out.tfevents.*")):
@@ -227,7 +227,7 @@ def _cut(folder: Path, first: int) -> None:
 
 
 def _belongs_to_round(record: bytes) -> int:
-    from tensorboard.compat.proto.event_pb2 import Event  # type: ignore[import-untyped]
+    from tensorboard.compat.proto.event_pb2 import Event
 
     event = Event.FromString(record)
     counts_rounds = any(not value.tag.startswith(LOSS) for value in event.summary.value)

@@ -1,7 +1,7 @@
 """The server's end in FLARE: an exchange that broadcasts a task and closes it when nobody more will answer.
 
-FLARE's own workflows do not fit: ScatterAndGather draws no sites and its `min_clients` is no quorum; FedAvg aborts when one
-drawn site fails. Here a round closes when every target has answered, failed or is dead, or its deadline has passed.
+FLARE's own workflows do not fit: ScatterAndGather draws no sites and its `min_clients` is no quorum; FedAvg aborts when
+one drawn site fails. Here a round closes when every target has answered, failed or is dead, or at its deadline.
 """
 
 import logging
@@ -54,7 +54,7 @@ class FedProInController(Controller):
         self._simulated = fl_ctx.get_job_id() == SimulatorConstants.JOB_NAME
         self._aggregator: FedProInAggregator = self._engine.get_component(self.aggregator_id)
         if self._simulated:
-            quiet_simulator(Path(self._engine.get_workspace().get_root_dir()).parent)
+            quiet_simulator(self._engine.args, Path(self._engine.get_workspace().get_root_dir()).parent)
 
     def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
         """All rounds; a mistake of the user ends the job with one sentence."""

@@ -1,4 +1,4 @@
-"""Between our messages and FLARE's: model tensors travel as DXO data, everything else in its meta, arrays and plain values only."""
+"""Between our messages and FLARE's: tensors travel as DXO data, the rest in its meta; arrays and plain values only."""
 
 from dataclasses import fields
 from typing import Any, TypeVar

@@ -32,7 +32,7 @@ class TrainingData(Protocol):
         """Number of images."""
 
     def clean_batches(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Every image once, not augmented: (images [B, 3, H, W] normalised, labels int64 [B]), on the model's device."""
+        """Every image once, not augmented: images [B, 3, H, W], normalised, and labels int64 [B], on the device."""
 
 
 @dataclass
@@ -160,7 +160,7 @@ class Method(ABC):
         """Names of the tensors that travel in an update; by default all that are not local."""
         return set(model.state_dict()) - self.local_names(model)
 
-    def begin_round(self, ctx: RoundContext, model: nn.Module, data: TrainingData) -> None:
+    def begin_round(self, ctx: RoundContext, model: nn.Module, data: TrainingData) -> None:  # noqa: B027  optional
         """Prepare the round; by default nothing."""
 
     @abstractmethod
@@ -177,7 +177,7 @@ class Method(ABC):
 
     @abstractmethod
     def merge(self, previous: ServerState, updates: Collection[Update]) -> ServerState:
-        """The next global state; `updates` are sorted by site, may be read more than once, and none has zero samples."""
+        """The next global state; `updates` are sorted by site, may be read twice, and none has zero samples."""
 
     @abstractmethod
     def predict(self, ctx: RoundContext, model: nn.Module, images: Tensor) -> Tensor:

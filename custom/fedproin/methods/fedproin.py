@@ -37,11 +37,11 @@ INFLUENCE = "influence"
 
 @dataclass(frozen=True, config=STRICT)
 class FedProInOptions:
-    """Options of the method; where paper and published code disagree, the default is the one that this package recommends.
+    """Options of the method; where paper and published code disagree, the default is what this package recommends.
 
     Attributes:
         prototypes_per_class: M.
-        prototype_init: `normal` draws N(0, 1); `feature_mean` starts at cluster centres of the first participants' features.
+        prototype_init: `normal` draws N(0, 1); `feature_mean` takes cluster centres of the first participants' features.
         task_loss: `mce` (MCEL), `mcl` (MCL) or `gmcl`, of convolutional prototype learning.
         distance: between feature and prototype inside the task loss; squared distances need a much smaller slope.
         slope, margin: of the sigmoid of MCE, of the hinge of MCL and GMCL.
