@@ -31,13 +31,13 @@ class DataSettings:
 
     Attributes:
         path: a table, folder or ZIP; a site's own `local/fedproin.json` and FEDPROIN_DATA come first.
-        classes: names in the order of the model's outputs; empty is allowed in a simulation only (sorted, from the table).
+        classes: names in the order of the model's outputs; only a simulation may leave them to its table (sorted).
         image_size: side in pixels; pictures are resized to squares.
         mean, std: input statistics per channel in [0, 1]; by default those of the backbone's pretraining.
         split: shares of training, validation and test images.
         group: `table` keeps the pictures of a lesion or patient in one part; `none` splits picture by picture, which
             leaks (2,545 of HAM10000's pictures repeat a lesion): only for comparison with published numbers.
-        synthetic: a provisioned site draws its own pictures (rehearsal); in a simulation it is what happens without data.
+        synthetic: a provisioned site draws its own pictures (rehearsal); a simulation without data always does.
         synthetic_images: how many pictures the whole synthetic federation has.
     """
 

@@ -13,10 +13,9 @@ from fedproin.data.augmentation import (
     RandSharpness,
     augmentation,
     class_probabilities,
-    normalise,
-    to_unit,
     warp,
 )
+from fedproin.data.pixels import normalise, to_unit
 
 
 def images(count=4, size=20):

@@ -1,8 +1,4 @@
-"""Adaptive augmentation (methods.md 1.5): whole batches, on the device of the model, between two plain steps.
-
-    images = to_unit(pictures)              # uint8 from the cache to [0, 1]
-    images = augment(images, labels)        # training only
-    images = normalise(images, mean, std)
+"""Adaptive augmentation: whole batches in [0, 1], on the device of the model, between `to_unit` and `normalise`.
 
 Letters: B batch, C classes; pictures are square, ``[B, 3, S, S]`` in [0, 1].
 
@@ -165,16 +161,6 @@ def class_probabilities(labels: ArrayLike, classes: int) -> NDArray[np.float64]:
     counts = np.bincount(np.asarray(labels, dtype=np.int64), minlength=classes)
     probability: NDArray[np.float64] = 1.0 - counts / max(counts.max(), 1)
     return probability
-
-
-def to_unit(images: Tensor) -> Tensor:
-    """Pictures uint8 ``[B, S, S, 3]`` to contiguous float32 ``[B, 3, S, S]`` in [0, 1]."""
-    return images.permute(0, 3, 1, 2).contiguous().float().div_(255)
-
-
-def normalise(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
-    """Subtract `mean` and divide by `std`, three numbers each; images ``[B, 3, S, S]``."""
-    return (images - images.new_tensor(mean).view(3, 1, 1)) / images.new_tensor(std).view(3, 1, 1)
 
 
 def warp(images: Tensor, angle_B: Tensor, mirror_B2: Tensor, shift_B2: Tensor, scale_B: Tensor) -> Tensor:

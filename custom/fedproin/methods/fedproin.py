@@ -41,11 +41,11 @@ class FedProInOptions:
 
     Attributes:
         prototypes_per_class: M.
-        prototype_init: `normal` draws N(0, 1); `feature_mean` takes cluster centres of the first participants' features.
+        prototype_init: `normal` draws N(0, 1); `feature_mean` takes cluster centres of the first sites' features.
         task_loss: `mce` (MCEL), `mcl` (MCL) or `gmcl`, of convolutional prototype learning.
         distance: between feature and prototype inside the task loss; squared distances need a much smaller slope.
         slope, margin: of the sigmoid of MCE, of the hinge of MCL and GMCL.
-        lambda_fdl, lambda_pcl: weights in equation 4; by default 1.0 and 0.1 with MCE, 0.1 and 0.01 with the margin losses.
+        lambda_fdl, lambda_pcl: weights in equation 4; by default 1.0 and 0.1 with MCE, else 0.1 and 0.01.
         fdl_reduction: `mean` over batch and features (the weights belong to it), or `sum` over features.
         fdl_reference_bn: the frozen encoder normalises by `batch` statistics (authors' code) or its `running` ones.
         pcl_reduction: one hinge `per_prototype`, or one over the whole `tensor`.

@@ -1,4 +1,4 @@
-"""`fedproin simulate`: a job in the local engine, without FLARE; the same bits as `nvflare simulator`, and no start-up."""
+"""`fedproin simulate`: a job in the local engine, without FLARE; the same bits as `nvflare simulator`."""
 
 import argparse
 import json

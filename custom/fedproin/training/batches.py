@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedproin.data.augmentation import normalise, to_unit
+from fedproin.data.pixels import normalise, to_unit
 
 Augmentation = Callable[[Tensor, Tensor], Tensor]
 

@@ -1,4 +1,4 @@
-"""Local training of one round. No number is read from the device before an epoch ends: a GPU never waits for a scalar."""
+"""Local training of one round; no number is read from the device before an epoch ends, so a GPU never waits."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from fedproin.data.augmentation import augmentation, class_probabilities
 from fedproin.data.sampling import epoch_batches
 from fedproin.methods.base import Method, RoundContext, SiteResult, Tensors
 from fedproin.seeds import derive_seed
@@ -77,6 +76,8 @@ def _train_epoch(
 def _augmentation(ctx: RoundContext, part: Part, seed: int) -> Augmentation | None:
     if ctx.settings.training.augmentation == "none":
         return None
+    from fedproin.data.augmentation import augmentation, class_probabilities  # late: it imports MONAI
+
     probability_C = class_probabilities(part.labels.numpy(), len(ctx.settings.data.classes))
     transform = augmentation(probability_C, ctx.settings.training.flip_probability)
     transform.set_random_state(seed=seed)

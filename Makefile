@@ -1,0 +1,35 @@
+# The targets of this project. `setup` makes .venv if it is missing; all others call it.
+
+PYTHON ?= python3
+BIN := .venv/bin
+INSTALLED := .venv/.installed
+TESTABLE := .venv/.testable
+
+.PHONY: setup run test lint types clean
+
+setup: $(INSTALLED)
+
+$(INSTALLED): requirements.txt pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet -r requirements.txt
+	touch $@
+
+$(TESTABLE): $(INSTALLED)
+	$(BIN)/pip install --quiet -e '.[test,efficientnet]'
+	touch $@
+
+run: setup
+	$(BIN)/nvflare simulator jobs/fedproin -w /tmp/ws -n 10
+
+test: $(TESTABLE)
+	$(BIN)/pytest
+
+lint: $(TESTABLE)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(TESTABLE)
+	$(BIN)/mypy
+
+clean:
+	rm -rf .venv build dist .pytest_cache .ruff_cache .mypy_cache .hypothesis custom/*.egg-info
