@@ -13,7 +13,6 @@ from fedproin.settings import Settings
 
 LARGEST_COUNT = 10**9
 LONGEST_SENTENCE = 400
-SCORED_PARTS = {"round": {"val"}, "score": {"val", "test_last", "test_best"}}
 
 
 class Refused(Exception):
@@ -28,9 +27,12 @@ def check_answer(answer: Answer, site: str, task: Task, settings: Settings, synt
     """
     if (answer.kind, answer.run_id, answer.round) != (task.kind, task.run_id, task.round):
         raise Refused("it answers another round or run")
+    if not isinstance(answer.seconds, float) or not 0 <= answer.seconds < math.inf:
+        raise Refused("its seconds are not a time")
+    if (answer.error or not answer.trained) and (answer.trained or answer.tensors or answer.extras):
+        raise Refused("it has an update that it should not have")
     if answer.error:
-        if not isinstance(answer.error, str) or len(answer.error) > LONGEST_SENTENCE or not answer.error.isprintable():
-            raise Refused("its error is not a sentence")
+        _check_error(answer)
         return
     if answer.synthetic != synthetic:
         raise Refused(f"it used {'synthetic' if answer.synthetic else 'real'} pictures and the federation does not")
@@ -80,9 +82,18 @@ def _check_step(tensors: Arrays, reference: Arrays, max_step: float) -> None:
         raise Refused("its step is larger than federation.max_step allows")
 
 
+def _check_error(answer: Answer) -> None:
+    if not isinstance(answer.error, str) or len(answer.error) > LONGEST_SENTENCE or not answer.error.isprintable():
+        raise Refused("its error is not a sentence")
+    if answer.confusion:
+        raise Refused("it failed and has scores")
+
+
 def _check_confusion(confusion: Arrays, task: Task, classes: int) -> None:
-    wanted = SCORED_PARTS[task.kind]
-    if not set(confusion) <= wanted or (task.validate and "val" not in confusion):
+    wanted = {"val"} if task.validate else set()
+    if task.kind == "score":
+        wanted |= {"test_last", "test_best"} if task.best else {"test_last"}
+    if set(confusion) != wanted:
         raise Refused("its scores are not those that were asked for")
     if not all(_is_counts(counts, (classes, classes), LARGEST_COUNT) for counts in confusion.values()):
         raise Refused("its scores are not counts of the job's classes")
@@ -97,8 +108,6 @@ def _check_report(answer: Answer, epochs: int) -> None:
         raise Refused("its report is too long")
     if not all(isinstance(note, str) and re.fullmatch(r"[a-z_]{1,40}", note) for note in answer.notes):
         raise Refused("its notes are not codes")
-    if not isinstance(answer.seconds, float) or not 0 <= answer.seconds < math.inf:
-        raise Refused("its seconds are not a time")
 
 
 def _is_count(value: object) -> bool:

@@ -79,9 +79,9 @@ class Answer:
     package: str = ""
 
 
-def site_order(site: str) -> list[str | int]:
-    """Sort key that puts site-2 before site-10."""
-    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", site)]
+def site_order(site: str) -> tuple[list[str | int], str]:
+    """Sort key that puts site-2 before site-10; no two names share one, so that order never is that of arrival."""
+    return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", site)], site
 
 
 def size_in_bytes(arrays: Arrays) -> int:

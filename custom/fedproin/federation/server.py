@@ -18,7 +18,7 @@ from torch import nn
 
 from fedproin.data.location import Location
 from fedproin.data.site_images import describe, require_classes, table_classes
-from fedproin.errors import SettingsError
+from fedproin.errors import SettingsError, UserError
 from fedproin.federation import console
 from fedproin.federation.checkpoint import BestModel, Checkpoint, finish, load_checkpoint, save_model
 from fedproin.federation.identity import package_identity
@@ -155,6 +155,8 @@ class Server:
         if record.counted:
             self._checkpoint = replace(self._checkpoint, state=self.method.merge(self._checkpoint.state, updates))
             record.unused = _unused(updates)
+        if round_ == 0:
+            _require_a_start(record)
         self.run_record.rounds.append(record)
         return record
 
@@ -250,6 +252,16 @@ class Server:
             data=data,
             partition=partition,
         )
+
+
+def _require_a_start(first: RoundRecord) -> None:
+    """A run in whose first round no site can do anything will not get better by itself."""
+    failures = [
+        (site, own.reason) for site, own in first.sites.items() if own.status in ("failed", "refused", "missing")
+    ]
+    if len(failures) == len(first.sites):
+        site, reason = failures[0]
+        raise UserError(f"No site could take part in the first round, so the run has stopped; {site} said: {reason}")
 
 
 def _unused(updates: Sequence[Update]) -> list[list[bool]]:

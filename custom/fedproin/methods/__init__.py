@@ -22,7 +22,7 @@ def create_method(settings: Settings) -> "Method":
         SettingsError: no such method, or an option that it does not have.
     """
     name = settings.method.get("name", "fedproin")
-    if name not in METHODS:
+    if not isinstance(name, str) or name not in METHODS:
         near = difflib.get_close_matches(str(name), METHODS, n=1)
         hint = f"did you mean '{near[0]}'?" if near else f"known are {', '.join(METHODS)}."
         raise SettingsError(f"Unknown method {name!r}: {hint}")

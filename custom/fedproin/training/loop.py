@@ -65,7 +65,7 @@ def _train_epoch(
         for name, term in {"total": loss.total, **loss.terms}.items():
             sums[name] = sums.get(name, 0) + term.detach() * len(rows)
     shown = sum(len(rows) for rows in batches)
-    if len(batches) == 1 and shown == 1 and "single_image_batch" not in ctx.notes:
+    if any(len(rows) == 1 for rows in batches) and "single_image_batch" not in ctx.notes:
         ctx.notes.append("single_image_batch")
     report.steps += len(batches)
     report.presentations += shown

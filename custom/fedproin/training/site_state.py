@@ -29,12 +29,17 @@ class SiteState:
         self.directory = directory / run_id
 
     def save(self, round_: int, tensors: Mapping[str, Tensor]) -> None:
-        """Keep the state after training in a round; older files than the two newest are removed."""
+        """Keep the state after training in a round, and the one before; all others are removed.
+
+        A state of a later round is of a time that the server has gone back behind.
+        """
         self.directory.mkdir(parents=True, exist_ok=True)
         self.directory.chmod(0o700)
         save_tensors(self.directory / f"round-{round_:06d}.safetensors", tensors, {"round": round_})
-        for old in self._rounds()[:-KEPT]:
-            (self.directory / f"round-{old:06d}.safetensors").unlink(missing_ok=True)
+        rounds = self._rounds()
+        kept = [number for number in rounds if number <= round_][-KEPT:]
+        for number in set(rounds) - set(kept):
+            (self.directory / f"round-{number:06d}.safetensors").unlink(missing_ok=True)
 
     def load(self, before: int) -> Memory | None:
         """The newest state of a round earlier than `before`; none in a first participation or when it is lost."""

@@ -1,0 +1,154 @@
+"""When a round closes, with FLARE's messenger replaced by one that the test moves."""
+
+import threading
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from nvflare.apis.client import Client
+from nvflare.apis.controller_spec import ClientTask, TaskCompletionStatus
+from nvflare.apis.fl_context import FLContext
+from nvflare.apis.shareable import Shareable
+from nvflare.apis.signal import Signal
+
+from fedproin.federation.messages import Task
+from fedproin.flare import controller as module
+from fedproin.flare.controller import Aborted, FedProInController
+
+SITES = ["site-1", "site-2", "site-3"]
+MESSAGE = Task("round", "ab" * 16, "", 0, tuple(SITES), tuple(SITES), False, None, {"w": np.ones(2, np.float32)})
+
+
+class FakeFlare:
+    """Hands tasks out and takes results when told to."""
+
+    def __init__(self) -> None:
+        self.task = None
+        self.dead: set[str] = set()
+
+    def broadcast(self, task, fl_ctx, targets, min_responses, wait_time):
+        self.task = task
+
+    def cancel_task(self, task, completion_status, fl_ctx):
+        task.completion_status = completion_status
+
+    def get_client_disconnect_time(self, name):
+        return 1.0 if name in self.dead else None
+
+    def give(self, site):
+        client_task = ClientTask(Client(site, ""), self.task)
+        self.task.client_tasks.append(client_task)
+        return client_task
+
+    def answer(self, client_task):
+        client_task.result = Shareable()
+        self.task.result_received_cb(client_task=client_task, fl_ctx=FLContext())
+
+
+@pytest.fixture
+def federation(monkeypatch):
+    monkeypatch.setattr(module, "POLL_SECONDS", 0.005)
+    monkeypatch.setattr(module, "LOST_AFTER_SECONDS", 0.3)
+    controller, flare = FedProInController(), FakeFlare()
+    controller.communicator, controller._simulated = flare, True
+    controller._aggregator = SimpleNamespace(accept=lambda shareable, fl_ctx: True)
+    return controller, flare
+
+
+def exchange_in_background(controller, message=MESSAGE, signal=None):
+    box = {}
+
+    def run():
+        try:
+            box["missing"] = controller._exchange(signal or Signal(), FLContext(), message, SITES)
+        except Aborted as aborted:
+            box["aborted"] = aborted
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    while controller.communicator.task is None:
+        pass
+    return thread, box
+
+
+def test_it_waits_for_every_target(federation):
+    controller, flare = federation
+    thread, box = exchange_in_background(controller)
+    given = [flare.give(site) for site in SITES]
+    flare.answer(given[0])
+    flare.answer(given[1])
+    thread.join(0.5)
+    assert thread.is_alive()  # the third one works, however long
+    flare.answer(given[2])
+    flare.task.completion_status = TaskCompletionStatus.OK
+    thread.join(2)
+    assert box["missing"] == {}
+
+
+def test_a_worker_that_never_comes_up_does_not_stop_the_run_and_is_not_waited_for_again(federation):
+    controller, flare = federation
+    thread, box = exchange_in_background(controller)
+    for site in SITES[:2]:
+        flare.answer(flare.give(site))
+    thread.join(2)
+    assert box["missing"] == {"site-3": "its simulator worker never came up"}
+
+    monkey = module.LOST_AFTER_SECONDS
+    module.LOST_AFTER_SECONDS = 1000.0  # the second time there is no need to wait
+    flare.task = None
+    thread, box = exchange_in_background(controller)
+    for site in SITES[:2]:
+        flare.answer(flare.give(site))
+    thread.join(2)
+    module.LOST_AFTER_SECONDS = monkey
+    assert box["missing"] == {"site-3": "its simulator worker never came up"}
+
+
+def test_a_lost_site_that_comes_back_is_waited_for(federation):
+    controller, flare = federation
+    controller._lost = {"site-3"}
+    thread, box = exchange_in_background(controller)
+    given = [flare.give(site) for site in SITES]
+    for client_task in given[:2]:
+        flare.answer(client_task)
+    thread.join(0.2)
+    assert thread.is_alive()
+    flare.answer(given[2])
+    flare.task.completion_status = TaskCompletionStatus.OK
+    thread.join(2)
+    assert box["missing"] == {}
+
+
+def test_in_a_real_federation_only_flare_says_who_is_dead(federation):
+    controller, flare = federation
+    controller._simulated = False
+    thread, box = exchange_in_background(controller)
+    for site in SITES[:2]:
+        flare.answer(flare.give(site))
+    thread.join(0.6)
+    assert thread.is_alive()
+    flare.dead = {"site-3"}
+    thread.join(2)
+    assert box["missing"] == {"site-3": "FLARE has lost the connection to it"}
+
+
+def test_the_deadline_travels_in_the_task_and_closes_the_round(federation):
+    controller, flare = federation
+    message = Task("round", "ab" * 16, "", 0, tuple(SITES), tuple(SITES), False, 2.5, {"w": np.ones(2, np.float32)})
+    thread, box = exchange_in_background(controller, message)
+    assert flare.task.timeout == 3
+    for site in SITES:
+        flare.give(site)
+    flare.task.completion_status = TaskCompletionStatus.TIMEOUT
+    thread.join(2)
+    assert box["missing"] == dict.fromkeys(SITES, "it was too late for the deadline")
+
+
+def test_an_abort_ends_the_wait(federation):
+    controller, flare = federation
+    signal = Signal()
+    thread, box = exchange_in_background(controller, signal=signal)
+    signal.trigger(True)
+    thread.join(2)
+    assert "aborted" in box
+    assert flare.task.completion_status == TaskCompletionStatus.ABORTED
