@@ -16,15 +16,17 @@ from fedproin.federation.records import RunRecord
 from fedproin.settings import Settings, parse
 
 RESULTS = Path(__file__).parent / "results" / "ham28"
-METHODS = {
+METHODS: dict[str, dict[str, object]] = {
     "fedproin": {},
     "fedavg_prototype": {"lambda_fdl": 0.0, "lambda_pcl": 0.0, "prototype_merge": "fedavg"},
+    "fedproin_adaptive": {},
 }
-ROUNDS = 100
+ROUNDS = 60
 
 
 def settings(method: str, seed: int) -> Settings:
-    """The same encoder, sites, draws, batches and number of steps for both."""
+    """The same encoder, sites, draws, batches and number of steps for all; one with the paper's adaptive augmentation."""
+    augmentation = "adaptive" if method == "fedproin_adaptive" else "none"
     return parse(
         Settings,
         {
@@ -33,7 +35,13 @@ def settings(method: str, seed: int) -> Settings:
             "data": {"image_size": 28},
             "partition": {"kind": "dirichlet", "alpha": 0.5},
             "model": {"width": 16, "pretrained": False},
-            "training": {"local_epochs": 3, "batch_size": 64, "learning_rate": 1e-3, "epoch_length": "dataset"},
+            "training": {
+                "local_epochs": 3,
+                "batch_size": 64,
+                "learning_rate": 1e-3,
+                "epoch_length": "dataset",
+                "augmentation": augmentation,
+            },
             "federation": {"rounds": ROUNDS, "validate_every": 2},
             "method": {"name": "fedproin", "prototypes_per_class": 2, **METHODS[method]},
         },
