@@ -8,11 +8,28 @@ import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
+
+import pydantic
 
 from fedproin.errors import DataError, SettingsError
-from fedproin.settings import Settings
+from fedproin.settings import STRICT, Settings, parse
 
 VARIABLE = "FEDPROIN_DATA"
+SITE_FILE = "fedproin.json"  # in the kit's folder `local`
+
+
+@pydantic.dataclasses.dataclass(frozen=True, config=STRICT)
+class SiteFile:
+    """A site's own `local/fedproin.json`.
+
+    Attributes:
+        data: table, folder or ZIP.
+        minimum_count: fewest images of a class that the site has; `fedproin doctor` refuses fewer, none are fine.
+    """
+
+    data: str
+    minimum_count: Annotated[int, pydantic.Field(ge=0)] = 0
 
 
 @dataclass(frozen=True)
@@ -34,6 +51,11 @@ class Location:
         """Whether the package draws the pictures itself."""
         return self.source is None
 
+    @property
+    def dealt(self) -> bool:
+        """Whether all sites share one table, which is dealt out; in a rehearsal with synthetic pictures they do too."""
+        return self.simulated or self.synthetic
+
 
 def locate(settings: Settings, simulated: bool, site_root: Path) -> Location:
     """Find the data of a site whose FLARE workspace is `site_root`.
@@ -46,7 +68,8 @@ def locate(settings: Settings, simulated: bool, site_root: Path) -> Location:
     cache = default_directory() if simulated else site_root / "fedproin" / "cache"
     if settings.data.synthetic:
         return Location(None, cache, simulated)
-    named = _site_file(site_root) or os.environ.get(VARIABLE) or settings.data.path
+    site_file = read_site_file(site_root)
+    named = site_file.data if site_file else os.environ.get(VARIABLE) or settings.data.path
     if named:
         return Location(_absolute(named), cache, simulated)
     if simulated:
@@ -56,19 +79,25 @@ def locate(settings: Settings, simulated: bool, site_root: Path) -> Location:
     )
 
 
-def _site_file(site_root: Path) -> str | None:
-    path = site_root / "local" / "fedproin.json"
+def read_site_file(site_root: Path) -> SiteFile | None:
+    """The `local/fedproin.json` of a site whose FLARE workspace is `site_root`; none if it has none.
+
+    Raises:
+        SettingsError: the file is there and cannot be used.
+    """
+    path = site_root / "local" / SITE_FILE
     if not path.is_file():
         return None
     try:
-        data = json.loads(path.read_text())["data"]
+        values = json.loads(path.read_text())
+        named = values["data"]
     except (ValueError, KeyError, TypeError):
-        data = None
-    if not isinstance(data, str) or not data:
+        named = None
+    if not isinstance(named, str) or not named:
         raise SettingsError(
             'local/fedproin.json must hold a JSON object with the text "data", such as {"data": "/data"}.'
         )
-    return data
+    return parse(SiteFile, values, "local/fedproin.json")
 
 
 def _absolute(named: str) -> Path:

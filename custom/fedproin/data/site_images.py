@@ -37,10 +37,10 @@ class SiteImages:
 
 
 def table_classes(settings: Settings, location: Location) -> tuple[str, ...]:
-    """The job's classes; a simulation may leave them to its table. Hospitals must mean the same by class 3."""
-    if settings.data.classes or not location.simulated:
+    """The job's classes; only a table that all share may say what they are: hospitals must mean the same by class 3."""
+    if settings.data.classes or not location.dealt:
         return require_classes(settings)
-    classes = _table(settings, location, ("simulation",), "simulation").classes
+    classes = _table(settings, location).classes
     if len(classes) < 2:
         raise SettingsError("The table has one class only; a classifier needs at least two.")
     return classes
@@ -71,20 +71,19 @@ def deal(settings: Settings, manifest: Manifest, sites: Sequence[str]) -> tuple[
 
 def describe(settings: Settings, location: Location, sites: Sequence[str]) -> str:
     """How a simulation deals its table; raises what every site would raise."""
-    return deal(settings, _table(settings, location, sites, "simulation"), sites)[2]
+    return deal(settings, _table(settings, location), sites)[2]
 
 
 def open_site(settings: Settings, location: Location, site: str, sites: Sequence[str]) -> SiteImages:
     """Read, split and decode what belongs to `site`; pictures that others have decoded before are shared."""
-    manifest = _table(settings, location, sites, site)
+    manifest = _table(settings, location)
     labels = manifest.encode(settings.data.classes)
-    if not location.simulated:
-        split = partition.split(
-            manifest, settings.data.split, _partition_seed(settings), settings.data.group == "table"
-        )
-        images = _pictures(settings, location, manifest, np.zeros(len(manifest), np.int64), (site,))
-        return SiteImages(images, labels, split.train, split.val, split.test)
-    split, owner, _ = deal(settings, manifest, sites)
+    if location.dealt:
+        split, owner, _ = deal(settings, manifest, sites)
+    else:
+        by_group = settings.data.group == "table"
+        split = partition.split(manifest, settings.data.split, _partition_seed(settings), by_group)
+        owner, sites = np.zeros(len(manifest), np.int64), (site,)
     images = _pictures(settings, location, manifest, owner, sites)
     mine = owner == list(sites).index(site)
     return SiteImages(images, labels, *(part[mine[part]] for part in (split.train, split.val, split.test)))
@@ -99,13 +98,10 @@ def _read(source: Path) -> Manifest:
     return read_manifest(source)
 
 
-def _table(settings: Settings, location: Location, sites: Sequence[str], site: str) -> Manifest:
+def _table(settings: Settings, location: Location) -> Manifest:
     if location.source is not None:
         return _read(location.source)
-    if location.simulated:
-        return synthetic.synthetic_manifest(settings.data.synthetic_images, _partition_seed(settings))
-    share = settings.data.synthetic_images // len(sites)
-    return synthetic.synthetic_manifest(share, derive_seed(settings.seed, site, "synthetic"), site)
+    return synthetic.synthetic_manifest(settings.data.synthetic_images, _partition_seed(settings))
 
 
 def _pictures(
@@ -121,7 +117,8 @@ def _pictures(
     kinds = manifest.encode(synthetic.CLASSES)
     looks = np.array([derive_seed(settings.seed, site, "look") for site in sites])[owner]
     seed = _partition_seed(settings)
-    content = hashlib.sha256(kinds.tobytes() + looks.tobytes() + repr((seed, *manifest.group)).encode())
+    drawn = repr((size, seed, cache.CODE_VERSION, *manifest.group.tolist()))
+    content = hashlib.sha256(kinds.tobytes() + looks.tobytes() + drawn.encode())
 
     def draw(pixels: NDArray[np.uint8]) -> None:
         pixels[:] = synthetic.draw_images(kinds, manifest.group, looks, size, seed)

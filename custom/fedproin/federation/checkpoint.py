@@ -66,7 +66,7 @@ def load_checkpoint(directory: Path, settings_digest: str) -> Checkpoint | None:
     if not (directory / FILE).exists():
         return None
     tensors, header = load_tensors(directory / FILE)
-    run = run_from_dict(header["run"])
+    run = run_from_dict(header.get("run"))
     if run.settings_digest != settings_digest:
         raise UserError(
             f"Run '{run.run}' was started with other settings; choose another name for 'run' in settings.json."

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from fedproin.data.location import locate
 from fedproin.federation.messages import Task
+from fedproin.federation.opening import open_server
 from fedproin.federation.records import RunRecord
-from fedproin.federation.server import open_server
 from fedproin.federation.site import Site
 from fedproin.settings import Settings
 from fedproin.training.device import prepare_device

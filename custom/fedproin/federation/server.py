@@ -5,27 +5,23 @@ It does not know how messages travel: an `exchange` does that, FLARE's or the lo
 
 import threading
 import time
-import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
-from random import Random
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from fedproin.data.location import Location
-from fedproin.data.site_images import describe, require_classes, table_classes
-from fedproin.errors import SettingsError, UserError
+from fedproin.errors import UserError
 from fedproin.federation import console
 from fedproin.federation.checkpoint import BestModel, Checkpoint, finish, load_checkpoint, save_model
-from fedproin.federation.identity import package_identity
-from fedproin.federation.messages import Answer, Arrays, Task, site_order
+from fedproin.federation.messages import Answer, Arrays, Task
 from fedproin.federation.open_round import Expected, OpenRound
+from fedproin.federation.participation import draw
 from fedproin.federation.records import RoundRecord, RunRecord, Scores
-from fedproin.federation.results import versions, write_results
+from fedproin.federation.results import write_results
 from fedproin.federation.tracking import Tracker
 from fedproin.maths.scores import scores
 from fedproin.methods import create_method
@@ -37,57 +33,36 @@ Exchange = Callable[[Task, Sequence[str]], Mapping[str, str]]
 """Send a task to sites, hand each answer to `Server.accept`; return why the sites that gave none did not."""
 
 
-def draw(seed: int, round_: int, sites: Sequence[str], participation: float) -> tuple[str, ...]:
-    """The sites that train in a round: a function of (seed, round) alone, so a resumed run draws the same."""
-    count = max(1, round(participation * len(sites)))
-    drawn = Random(derive_seed(seed, round_, "draw")).sample(sorted(sites), count)
-    return tuple(sorted(drawn, key=site_order))
-
-
 class Server:
     """The server's side of one run.
 
     Args:
         settings: of the job, with its classes.
-        sites: names of all sites.
         directory: where checkpoint, models, results and TensorBoard files go; it outlives the job.
-        data: `synthetic` or `table`, for the record.
-        partition: how a simulation dealt its table.
+        fresh: the record of a run that has not begun; an earlier run of this name goes on with its own.
+        deadline_seconds: when a round closes without the sites that are late; none in a simulation.
         log: takes one line at a time.
 
     Raises:
-        UserError: too few sites, or an earlier run of this name that cannot go on.
+        UserError: an earlier run of this name cannot go on.
     """
 
     def __init__(
         self,
         settings: Settings,
-        sites: Sequence[str],
         directory: Path,
-        data: str,
-        partition: str,
+        fresh: RunRecord,
+        deadline_seconds: float | None,
         log: Callable[[str], None],
     ) -> None:
-        needed = max(2, settings.federation.quorum)
-        if "global" in sites:
-            raise SettingsError("No site may be called 'global': TensorBoard shows the global model under that name.")
-        if len(sites) < needed:
-            raise SettingsError(
-                f"This job needs at least {needed} sites and there are {len(sites)}; start it with more (-n {needed})."
-            )
-        self.settings, self.sites, self.directory, self.log = (
-            settings,
-            tuple(sorted(sites, key=site_order)),
-            directory,
-            log,
-        )
+        self.settings, self.directory, self.log = settings, directory, log
+        self.sites, self._deadline_seconds = tuple(fresh.site_names), deadline_seconds
         self.method: Method = create_method(settings)
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        checkpoint = load_checkpoint(directory, settings.digest())
-        self.resumed = checkpoint is not None
         model = self._initial_model()
         initial = ServerState({name: tensor.detach().clone() for name, tensor in model.state_dict().items()})
-        self._checkpoint = checkpoint or Checkpoint(initial, None, self._new_record(data, partition))
+        earlier = load_checkpoint(directory, settings.digest())
+        self._checkpoint = earlier or Checkpoint(initial, None, fresh)
         shared = frozenset(self.method.shared_names(model))
         self._expected = Expected(settings, shared, self.method.extras(), self.run_record.data == "synthetic")
         self._lock = threading.Lock()
@@ -110,9 +85,7 @@ class Server:
             for round_ in range(len(self.run_record.rounds), self.settings.federation.rounds):
                 record = self._train_round(round_, exchange)
                 self.run_record.seconds = time.monotonic() - started
-                tracker.round(
-                    record, self._prototypes()
-                )  # before the checkpoint: a round that is run again replaces it
+                tracker.round(record, self._prototypes())  # before the checkpoint: a round run again replaces it
                 self._checkpoint.save(self.directory)
                 write_results(self.run_record, self.directory / "results.json")
                 self._report(record)
@@ -180,15 +153,16 @@ class Server:
             sites=self.sites,
             train=tuple(train),
             validate=validate,
-            deadline_seconds=self.settings.federation.deadline_seconds,
+            deadline_seconds=self._deadline_seconds,
             model=self.global_model(),
             best=best or {},
         )
 
     def _validate(self, version: int, opened: "OpenRound", record: RoundRecord) -> None:
         counts = opened.pooled("val")
-        record.confusion, record.validation = counts.tolist(), scores(torch.from_numpy(counts))
-        self._keep_best(version, record.validation)
+        if counts.any():  # else nobody answered, or nobody has validation images
+            record.confusion, record.validation = counts.tolist(), scores(torch.from_numpy(counts))
+            self._keep_best(version, record.validation)
 
     def _keep_best(self, version: int, validation: Scores) -> None:
         score, best = validation[self.settings.federation.best_score], self._checkpoint.best
@@ -199,9 +173,12 @@ class Server:
         rounds, best = self.settings.federation.rounds, self._checkpoint.best
         task = self._task("score", rounds, (), True, _to_arrays(best.public) if best else None)
         opened, _ = self._exchange(task, self.sites, exchange)
-        validation = scores(torch.from_numpy(opened.pooled("val")))
+        self._report_unscored(opened)
+        counts = opened.pooled("val")
+        validation = scores(torch.from_numpy(counts))
         self.run_record.last = opened.final(rounds, validation, "test_last")
-        self._keep_best(rounds, validation)
+        if counts.any() or best is None:
+            self._keep_best(rounds, validation)
         best = self._checkpoint.best
         assert best is not None
         if best.version == rounds:
@@ -209,6 +186,13 @@ class Server:
         else:
             earlier = self.run_record.rounds[best.version].validation
             self.run_record.best = opened.final(best.version, earlier, "test_best")
+
+    def _report_unscored(self, opened: OpenRound) -> None:
+        unscored = {site: own for site, own in opened.records().items() if own.status != "validated"}
+        for site, own in unscored.items():
+            self.log(f"final scores  {site}  {own.status}: {own.reason}")
+        if len(unscored) == len(self.sites):
+            raise UserError("No site scored the final model, which is saved: submit the job again to score it.")
 
     def _save_end(self) -> None:
         self._checkpoint = finish(self._checkpoint, self.run_record)
@@ -237,22 +221,6 @@ class Server:
             torch.manual_seed(derive_seed(self.settings.seed, "initial model"))
             return self.method.build()
 
-    def _new_record(self, data: str, partition: str) -> RunRecord:
-        settings = self.settings
-        return RunRecord(
-            run=settings.run,
-            run_id=uuid.uuid4().hex,
-            method=str(settings.method["name"]),
-            seed=settings.seed,
-            settings_digest=settings.digest(),
-            settings=asdict(settings) | {"method": asdict(self.method.options)},
-            versions=versions() | {"fedproin": package_identity()},
-            classes=list(settings.data.classes),
-            site_names=list(self.sites),
-            data=data,
-            partition=partition,
-        )
-
 
 def _require_a_start(first: RoundRecord) -> None:
     """A run in whose first round no site can do anything will not get better by itself."""
@@ -273,24 +241,3 @@ def _unused(updates: Sequence[Update]) -> list[list[bool]]:
 
 def _to_arrays(tensors: Tensors) -> dict[str, NDArray[np.generic]]:
     return {name: tensor.numpy() for name, tensor in tensors.items()}
-
-
-def open_server(
-    settings: Settings,
-    sites: Sequence[str],
-    location: Location | None,
-    directory: Path,
-    log: Callable[[str], None],
-) -> Server:
-    """The server of a run.
-
-    Args:
-        location: of a simulation's table, which the server reads for its classes and deals, so that it fails where a
-            site would; none in a real federation, whose server has no data.
-    """
-    if location is None:
-        require_classes(settings)
-        return Server(settings, sites, directory, "synthetic" if settings.data.synthetic else "table", "", log)
-    settings = settings.with_classes(table_classes(settings, location))
-    partition = describe(settings, location, sites)
-    return Server(settings, sites, directory, "synthetic" if location.synthetic else "table", partition, log)

@@ -146,4 +146,4 @@ def _load(state: SiteState, round_: int, notes: list[str]) -> Memory | None:
 
 
 def _to_arrays(tensors: dict[str, Tensor]) -> dict[str, NDArray[np.generic]]:
-    return {name: np.array(tensor.detach().cpu(), order="C") for name, tensor in tensors.items()}
+    return {name: np.array(tensor.detach().cpu().numpy(), order="C") for name, tensor in tensors.items()}

@@ -46,24 +46,23 @@ class TrainerProcess:
     def run(self, task: Task, aborted: Callable[[], bool]) -> Answer:
         """The site's answer; an answer with an error when the trainer died, was too late or was aborted."""
         started = time.monotonic()
+        answers: list[Answer] = []
         try:
-            pipe, process = self._start()
-            pipe.send(task)
-            error = self._wait(pipe, process, task.deadline_seconds, aborted)
-            if not error:
-                answer: Answer = pipe.recv()
-                return answer
-        except (EOFError, OSError):
-            error = self._death()
+            messenger = threading.Thread(target=_ask, args=(self._start(), task, answers), daemon=True)
+            messenger.start()
+            error = _wait(messenger, started, task.deadline_seconds, aborted)
+        except OSError:
+            error = "The trainer process could not be started."
+        if answers:
+            return answers[0]
+        error = error or self._death()
         self.stop()
         return Answer(task.kind, task.run_id, task.round, error=error, seconds=time.monotonic() - started)
 
     def stop(self) -> None:
-        """End the child: by closing its pipe, then by SIGTERM, then by SIGKILL."""
+        """End the child by SIGTERM, then by SIGKILL, and only then close the pipe: a message may be stuck in it."""
         process, pipe = self._process, self._pipe
         self._process = self._pipe = None
-        if pipe is not None:
-            pipe.close()
         if process is not None:
             process.terminate()
             process.join(GRACE_SECONDS)
@@ -71,8 +70,10 @@ class TrainerProcess:
                 process.kill()
                 process.join()
             process.close()
+        if pipe is not None:
+            pipe.close()
 
-    def _start(self) -> tuple[Connection, SpawnProcess]:
+    def _start(self) -> Connection:
         if self._process is None or not self._process.is_alive() or self._pipe is None:
             self.stop()
             context = multiprocessing.get_context("spawn")
@@ -82,32 +83,34 @@ class TrainerProcess:
             )
             self._process.start()
             theirs.close()
-        return self._pipe, self._process
-
-    def _wait(
-        self, pipe: Connection, process: SpawnProcess, deadline: float | None, aborted: Callable[[], bool]
-    ) -> str:
-        """Wait for the answer; empty when it is there, else what came instead."""
-        until = None if deadline is None else time.monotonic() + deadline
-        while True:
-            ready = wait([pipe, process.sentinel], POLL_SECONDS)
-            if pipe in ready:
-                return ""
-            if process.sentinel in ready:
-                return self._death()
-            if aborted():
-                return "The server stopped this task."
-            if until is not None and time.monotonic() > until:
-                return "Training was stopped at the round's deadline."
+        return self._pipe
 
     def _death(self) -> str:
         if self._process is None:
-            return "The trainer process could not be started."
+            return "The trainer process was stopped with the run."
         self._process.join(GRACE_SECONDS)
         code = self._process.exitcode
         how = f"was killed by signal {-code}" if code is not None and code < 0 else f"ended with exit code {code}"
         memory = " (out of memory?)" if code == -9 else ""
         return f"The trainer process {how}{memory}; this site takes part again in its next round."
+
+
+def _ask(pipe: Connection, task: Task, answers: list[Answer]) -> None:
+    """Send and receive, in a thread of its own: either blocks as long as the child does not read or write on."""
+    with contextlib.suppress(EOFError, OSError, TypeError):  # the child died, or the pipe was closed under our hands
+        pipe.send(task)
+        answers.append(pipe.recv())
+
+
+def _wait(messenger: threading.Thread, started: float, deadline: float | None, aborted: Callable[[], bool]) -> str:
+    """Wait for the answer or the child's death; empty when one of them is there, else what came instead."""
+    while messenger.is_alive():
+        messenger.join(POLL_SECONDS)
+        if aborted():
+            return "The server stopped this task."
+        if deadline is not None and time.monotonic() > started + deadline:
+            return "Training was stopped at the round's deadline."
+    return ""
 
 
 def _serve(pipe: Connection, arguments: SiteArguments) -> None:

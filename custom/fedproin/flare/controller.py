@@ -22,8 +22,10 @@ from nvflare.private.fed.simulator.simulator_const import SimulatorConstants
 
 from fedproin.data.location import locate
 from fedproin.errors import UserError
+from fedproin.federation.identity import require_same_package
 from fedproin.federation.messages import Task
-from fedproin.federation.server import Server, open_server
+from fedproin.federation.opening import open_server
+from fedproin.federation.server import Server
 from fedproin.flare.aggregator import FedProInAggregator
 from fedproin.flare.console import quiet_simulator
 from fedproin.flare.translation import to_shareable
@@ -80,8 +82,11 @@ class FedProInController(Controller):
     def _open_server(self, fl_ctx: FLContext) -> Server:
         workspace = self._engine.get_workspace()
         root = Path(workspace.get_root_dir())
-        settings = load_settings(Path(workspace.get_app_config_dir(fl_ctx.get_job_id())) / "settings.json")
-        location = locate(settings, simulated=True, site_root=root.parent) if self._simulated else None
+        config = Path(workspace.get_app_config_dir(fl_ctx.get_job_id()))
+        require_same_package(config)
+        settings = load_settings(config / "settings.json")
+        shared = self._simulated or settings.data.synthetic  # a table that the server can read too
+        location = locate(settings, self._simulated, root.parent) if shared else None
         directory = root.parent / "fedproin" if self._simulated else root / "fedproin" / settings.run
         sites = [client.name for client in self._engine.get_clients()]
         return open_server(settings, sites, location, directory, logging.getLogger("fedproin").info)

@@ -12,7 +12,7 @@ from nvflare.apis.signal import Signal
 
 from fedproin.data.location import locate
 from fedproin.errors import UserError
-from fedproin.federation.identity import package_identity
+from fedproin.federation.identity import package_identity, require_same_package
 from fedproin.federation.messages import Answer, Task
 from fedproin.federation.trainer_process import SiteArguments, TrainerProcess
 from fedproin.flare.translation import from_flare, to_shareable
@@ -46,9 +46,11 @@ class FedProInExecutor(Executor):
 
 
 def site_arguments(fl_ctx: FLContext) -> SiteArguments:
-    """What the trainer needs to know of this site, from FLARE's context."""
+    """What the trainer needs to know of this site; refuses a job that was packed with other code."""
     workspace = fl_ctx.get_engine().get_workspace()
     root = Path(workspace.get_root_dir())
-    settings = load_settings(Path(workspace.get_app_config_dir(fl_ctx.get_job_id())) / "settings.json")
+    config = Path(workspace.get_app_config_dir(fl_ctx.get_job_id()))
+    require_same_package(config)
+    settings = load_settings(config / "settings.json")
     simulated = bool(fl_ctx.get_prop(FLContextKey.SIMULATE_MODE, False))
     return SiteArguments(fl_ctx.get_identity_name(), settings, locate(settings, simulated, root), root / "fedproin")
