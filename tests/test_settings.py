@@ -190,3 +190,10 @@ def test_a_file_names_only_what_differs(tmp_path):
     assert settings.training.batch_size == 7
     assert settings == parse(Settings, {"training": {"batch_size": 7}})
     assert settings.training.local_epochs == Settings().training.local_epochs
+
+
+def test_small_maps_in_bfloat16_are_refused():
+    values = {"data": {"image_size": 16}, "training": {"precision": "bfloat16"}}
+    with pytest.raises(SettingsError, match="at least 17"):
+        parse(Settings, values)
+    parse(Settings, values | {"data": {"image_size": 17}})

@@ -160,6 +160,12 @@ class Settings:
     federation: FederationSettings = FederationSettings()
     method: dict[str, Any] = Field(default_factory=lambda: {"name": "fedproin"})
 
+    def __post_init__(self) -> None:
+        if self.training.precision == "bfloat16" and self.data.image_size < 17:
+            raise ValueError(
+                "training.precision bfloat16 needs data.image_size of at least 17: oneDNN errs on 1x1 maps"
+            )
+
     def with_classes(self, classes: tuple[str, ...]) -> "Settings":
         """The same settings with the classes that a simulation read from its table."""
         return replace(self, data=replace(self.data, classes=classes))

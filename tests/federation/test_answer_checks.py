@@ -14,6 +14,7 @@ MODEL = {
     "w": np.ones((2, 3), np.float32),
     "prototypes": np.ones((3, 2, 4), np.float32),
     "batches": np.array(5, np.int64),
+    "norm.running_var": np.ones(3, np.float32),
 }
 PUBLIC_ONLY = {"bn": np.ones(3, np.float32)}  # sent, but not shared
 COUNTS = np.array([[3, 1, 0], [0, 2, 0], [1, 0, 0]])
@@ -22,7 +23,7 @@ GOOD = Answer(
     run_id=RUN,
     round=4,
     trained=True,
-    tensors={"w": MODEL["w"] + 0.1, "prototypes": MODEL["prototypes"] * 2, "batches": np.array(9, np.int64)},
+    tensors={**MODEL, "w": MODEL["w"] + 0.1, "prototypes": MODEL["prototypes"] * 2, "batches": np.array(9, np.int64)},
     extras={"influence": np.array([[3, 1], [2, 2], [0, 0]])},
     samples=8,
     steps=2,
@@ -91,6 +92,7 @@ REFUSED = {
     "objects": (tensors(w=np.full((2, 3), None)), SHAPE),
     "a list": (tensors(w=[[1.0] * 3] * 2), SHAPE),
     "a counter that is no integer": (tensors(batches=np.array(9.0)), SHAPE),
+    "a negative variance": (filled("norm.running_var", -0.1), "a variance is negative"),
     "a huge step": (filled("w", 1e6), STEP),
     "a step beyond float32's squares": (filled("w", 3e38), STEP),
     "no influence": ({"extras": {}}, NAMES),

@@ -459,3 +459,11 @@ def test_the_first_model_depends_on_the_seed_alone(open_):
     assert same(one, other)
     assert torch.equal(torch.randn(1), drawn)  # the caller's generator is as it was
     assert not same(one, open_("seed", seed=1).global_model())
+
+
+def test_a_run_does_not_go_on_with_other_sites(open_):
+    server = open_()
+    with pytest.raises(Stopped):
+        server.run(exchange(server, stop_after=1))
+    with pytest.raises(UserError, match="other sites"):
+        open_(sites=SITES[:3])

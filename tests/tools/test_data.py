@@ -1,10 +1,23 @@
 import argparse
+import json
 import stat
+import zipfile
+from dataclasses import asdict
 
+import numpy as np
 import pytest
+import torch
 from PIL import Image
 
-from fedproin.errors import DataError
+from fedproin.data.location import Location
+from fedproin.data.manifest import open_images, read_manifest
+from fedproin.data.site_images import deal
+from fedproin.errors import DataError, SettingsError, UserError
+from fedproin.federation.local_engine import run_local
+from fedproin.federation.opening import open_server
+from fedproin.federation.site import Site
+from fedproin.settings import load_settings
+from fedproin.tensor_file import load_tensors
 from fedproin.tools import data
 
 
@@ -75,3 +88,124 @@ def test_clear_cache(monkeypatch, capsys, tmp_path):
     assert run("clear-cache") == 0
     assert not (tmp_path / "images-0.npy").exists()
     assert "freed 2.5 MB" in capsys.readouterr().out
+
+
+# deal
+
+SITES = ["site-1", "site-2"]
+
+
+@pytest.fixture
+def table(tmp_path):
+    """90 pictures, three of a patient, two classes, shuffled, in a folder or in a ZIP with its table beside it."""
+
+    def make(kind="folder"):
+        folder = tmp_path / "table" / "pictures"
+        folder.mkdir(parents=True)
+        rows = []
+        for number in np.random.default_rng(0).permutation(90):
+            name = f"{number}, {'a' if number % 2 else 'b'}.png"  # a comma, to be quoted
+            shade = np.random.default_rng(number).integers(0, 255, (16, 16, 3), dtype=np.uint8)
+            Image.fromarray(shade).save(folder / name)
+            rows.append(f'"pictures/{name}",{"mel" if number // 3 % 2 else "bcc"},p{number // 3}')
+        csv = "image,label,patient\n" + "\n".join(rows)
+        if kind == "folder":
+            (folder.parent / "manifest.csv").write_text(csv)
+            return folder.parent
+        with zipfile.ZipFile(tmp_path / "table.zip", "w") as archive:
+            for path in sorted(folder.iterdir()):
+                archive.write(path, f"pictures/{path.name}")
+        (tmp_path / "table.csv").write_text(csv)
+        return tmp_path / f"table.{kind}"
+
+    return make
+
+
+@pytest.fixture
+def job(tmp_path, make_settings):
+    def make(**changes):
+        path = tmp_path / "job" / "app" / "config" / "settings.json"
+        path.parent.mkdir(parents=True)
+        settings = make_settings(**changes)
+        path.write_text(json.dumps(asdict(settings)))
+        return path.parents[2]
+
+    return make
+
+
+def settings_of(job):
+    return load_settings(job / "app" / "config" / "settings.json")
+
+
+def pictures(manifest, rows=None):
+    with open_images(manifest) as read:
+        return [read(row) for row in (range(len(manifest)) if rows is None else rows)]
+
+
+@pytest.mark.parametrize("kind", ["folder", "zip", "csv"])
+@pytest.mark.parametrize("group", ["table", "none"])
+def test_dealt_tables_are_the_simulations(table, job, tmp_path, capsys, kind, group):
+    source, job = table(kind), job(data={"group": group}, partition={"kind": "iid"})
+    assert run("deal", source, "--job", job, "-n", 2, "--out", tmp_path / "dealt") == 0
+    manifest = read_manifest(source)
+    split, owner, _ = deal(settings_of(job), manifest, SITES)
+    part = {row: name for name in ("train", "val", "test") for row in getattr(split, name)}
+    printed = capsys.readouterr().out
+    assert "IID, 90 of 90 images" in printed
+    for position, site in enumerate(SITES):
+        rows = np.flatnonzero(owner == position)
+        dealt = read_manifest(tmp_path / "dealt" / f"{site}.csv")
+        assert pictures(dealt) == pictures(manifest, rows)
+        assert dealt.label.tolist() == manifest.label[rows].tolist()
+        assert dealt.split.tolist() == [part[row] for row in rows]
+        assert (dealt.group.tolist() == manifest.group[rows].tolist()) == (group == "table")
+        assert f"{site}   {(dealt.split == 'train').sum()} train, " in printed
+    assert not any(path.is_dir() and not path.is_symlink() for path in (tmp_path / "dealt").iterdir())
+
+
+@pytest.mark.parametrize("kind", ["folder", "zip"])
+def test_sites_with_dealt_tables_end_with_the_simulations_bits(table, job, tmp_path, kind):
+    """The same run twice: one table that a simulation deals, and a provisioned site for each dealt table."""
+    source = table(kind)
+    changes = {"classes": ["mel", "bcc"], "path": str(source)}
+    job = job(data=changes, federation={"rounds": 2, "participation": 1.0}, training={"augmentation": "adaptive"})
+    run("deal", source, "--job", job, "-n", 2, "--out", tmp_path / "dealt")
+    settings = settings_of(job)
+    simulated = run_local(settings, 2, tmp_path / "simulated", lambda line: None)
+
+    def location(site):
+        return Location(tmp_path / "dealt" / f"{site}.csv", tmp_path / "real" / site / "cache", simulated=False)
+
+    members = {site: Site(site, settings, location(site), tmp_path / "real" / site) for site in SITES}
+    server = open_server(settings, SITES, None, tmp_path / "real" / "server", lambda line: None)
+
+    def exchange(task, targets):
+        for site in targets:
+            server.accept(site, members[site].run(task))
+        return {}
+
+    real = server.run(exchange)
+    assert (real.last, real.best) == (simulated.last, simulated.best)
+    assert (real.partition, simulated.partition) == ("", "Dirichlet 0.5")
+    one, other = (
+        load_tensors(folder / "last_model.safetensors")[0]
+        for folder in (tmp_path / "simulated" / "fedproin", tmp_path / "real" / "server")
+    )
+    assert one.keys() == other.keys()
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_what_cannot_be_dealt_leaves_nothing(table, job, tmp_path):
+    source, job, out = table(), job(), tmp_path / "dealt"
+    with pytest.raises(SettingsError, match="at least 2 sites"):
+        run("deal", source, "--job", job, "-n", 1, "--out", out)
+    with pytest.raises(SettingsError, match="groups"):
+        run("deal", source, "--job", job, "-n", 80, "--out", out)
+    with pytest.raises(SettingsError, match=r"settings\.json"):
+        run("deal", source, "--job", tmp_path, "-n", 2, "--out", out)
+    with pytest.raises(DataError, match="no data"):
+        run("deal", tmp_path / "absent", "--job", job, "-n", 2, "--out", out)
+    with pytest.raises(UserError, match="not empty"):
+        run("deal", source, "--job", job, "-n", 2, "--out", source)
+    assert not out.exists()
+    assert not any(path.name.startswith(".dealt") for path in tmp_path.iterdir())

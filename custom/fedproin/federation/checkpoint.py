@@ -57,19 +57,23 @@ class Checkpoint:
         save_tensors(directory / FILE, tensors, header)
 
 
-def load_checkpoint(directory: Path, settings_digest: str) -> Checkpoint | None:
+def load_checkpoint(directory: Path, fresh: RunRecord) -> Checkpoint | None:
     """The state of an earlier job under the same run name; none when there was none.
 
     Raises:
-        UserError: that run is finished, had other settings, or its file is damaged.
+        UserError: that run is finished, had other settings or sites, or its file is damaged.
     """
     if not (directory / FILE).exists():
         return None
     tensors, header = load_tensors(directory / FILE)
     run = run_from_dict(header.get("run"))
-    if run.settings_digest != settings_digest:
+    if run.settings_digest != fresh.settings_digest:
         raise UserError(
             f"Run '{run.run}' was started with other settings; choose another name for 'run' in settings.json."
+        )
+    if run.site_names != fresh.site_names:
+        raise UserError(
+            f"Run '{run.run}' was started with other sites; bring them back, or choose another name for 'run'."
         )
     if header["finished"]:
         raise UserError(

@@ -59,9 +59,9 @@ class Server:
         self.sites, self._deadline_seconds = tuple(fresh.site_names), deadline_seconds
         self.method: Method = create_method(settings)
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        model = self._initial_model()
+        earlier = load_checkpoint(directory, fresh)
+        model = self._initial_model(pretrained=earlier is None)
         initial = ServerState({name: tensor.detach().clone() for name, tensor in model.state_dict().items()})
-        earlier = load_checkpoint(directory, settings.digest())
         self._checkpoint = earlier or Checkpoint(initial, None, fresh)
         shared = frozenset(self.method.shared_names(model))
         self._expected = Expected(settings, shared, self.method.extras(), self.run_record.data == "synthetic")
@@ -138,10 +138,11 @@ class Server:
         opened = OpenRound(task, targets, self._expected)
         with self._lock:
             self._open = opened
-        missing = exchange(task, targets)
-        with self._lock:
-            self._open = None
-        opened.missing = missing
+        try:
+            opened.missing = exchange(task, targets)
+        finally:
+            with self._lock:
+                self._open = None
         return opened, time.monotonic() - started
 
     def _task(self, kind: str, round_: int, train: Sequence[str], validate: bool, best: Arrays | None = None) -> Task:
@@ -216,10 +217,10 @@ class Server:
         prototypes = self._checkpoint.state.public.get("prototypes")
         return None if prototypes is None else prototypes.numpy()
 
-    def _initial_model(self) -> nn.Module:
+    def _initial_model(self, pretrained: bool) -> nn.Module:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(derive_seed(self.settings.seed, "initial model"))
-            return self.method.build()
+            return self.method.build(None if pretrained else "server")
 
 
 def _require_a_start(first: RoundRecord) -> None:

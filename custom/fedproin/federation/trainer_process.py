@@ -54,6 +54,8 @@ class TrainerProcess:
         except OSError:
             error = "The trainer process could not be started."
         if answers:
+            if answers[0].error:
+                self.stop()  # a GPU that has failed once may be lost to this process
             return answers[0]
         error = error or self._death()
         self.stop()

@@ -230,7 +230,7 @@ def _clean_features(ctx: RoundContext, model: PrototypeClassifier, data: Trainin
 
 def _cluster_centres(features: Tensor, count: int) -> Tensor:
     from sklearn.cluster import KMeans
-    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+    from threadpoolctl import threadpool_limits
 
     with threadpool_limits(1):  # its sums differ in the last bits with the number of cores
         clusters = KMeans(min(count, len(features)), n_init=1, random_state=0).fit(features.double().numpy())

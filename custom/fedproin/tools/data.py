@@ -1,12 +1,21 @@
-"""`fedproin data`: make a table from a published layout, check it, and free the space of decoded images."""
+"""`fedproin data`: make a table from a published layout, check it, deal it, and free the space of decoded images."""
 
 import argparse
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
+
 from fedproin.data import layouts
 from fedproin.data.checks import CheckReport, check, refused, write_names
-from fedproin.data.manifest import TableError, read_manifest
-from fedproin.errors import DataError
+from fedproin.data.manifest import PARTS, Manifest, TableError, read_manifest
+from fedproin.data.partition import Split
+from fedproin.data.site_images import deal
+from fedproin.errors import DataError, SettingsError
+from fedproin.tools.jobs import load_job
+from fedproin.tools.output import new_directory
+
+IMAGES = "images"  # link to the folder of the images, beside the dealt tables
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -24,6 +33,13 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     verb.add_argument("--classes", type=_classes, metavar="A,B,C", help="the job's classes; default: the table's")
     verb.add_argument("--names", type=Path, metavar="FILE", help="write the names of the images in question to FILE")
     verb.set_defaults(run=run_check)
+
+    verb = verbs.add_parser("deal", help="one table for each site of a rehearsal, as a simulation deals it")
+    verb.add_argument("table", type=Path, metavar="TABLE", help="table, folder or ZIP")
+    verb.add_argument("--job", type=Path, required=True, help="job folder: its settings say how")
+    verb.add_argument("-n", "--sites", type=int, required=True, help="number of sites")
+    verb.add_argument("--out", type=Path, required=True, metavar="DIR", help="a new folder, for site-1.csv and so on")
+    verb.set_defaults(run=run_deal)
 
     verb = verbs.add_parser("clear-cache", help="delete the decoded images of this user's simulations")
     verb.set_defaults(run=run_clear_cache)
@@ -56,6 +72,26 @@ def run_check(arguments: argparse.Namespace) -> int:
     return int(report.failed)
 
 
+def run_deal(arguments: argparse.Namespace) -> int:
+    """Write the tables, with links to the images, and say what each site has."""
+    if arguments.sites < 2:
+        raise SettingsError("A federation needs at least 2 sites: give -n 2 or more.")
+    settings, manifest = load_job(arguments.job), read_manifest(arguments.table)
+    names = [f"site-{number}" for number in range(1, arguments.sites + 1)]
+    split, owner, how = deal(settings, manifest, names)
+    table = _dealt_table(manifest, split, settings.data.group == "table")
+    tables = {name: table[owner == position] for position, name in enumerate(names)}
+    with new_directory(arguments.out) as folder:
+        for name, mine in tables.items():
+            mine.to_csv(folder / f"{name}.csv", index=False)
+        _link_images(manifest.root.resolve(), folder, names)
+    print(f"dealt    {how}, {(owner >= 0).sum()} of {len(manifest)} images")
+    for name, mine in tables.items():
+        counts = [f"{(mine['split'] == kind).sum()} {kind}" for kind in PARTS]
+        print(f"{name:8} {', '.join(counts)}   {arguments.out / name}.csv")
+    return 0
+
+
 def run_clear_cache(_: argparse.Namespace) -> int:
     """Delete this user's decoded images."""
     from fedproin.data import cache
@@ -63,6 +99,24 @@ def run_clear_cache(_: argparse.Namespace) -> int:
     freed = cache.clear(cache.default_directory())
     print(f"freed {freed / 1e6:.1f} MB")
     return 0
+
+
+def _dealt_table(manifest: Manifest, split: Split, by_group: bool) -> pd.DataFrame:
+    """The rows as a site's table has them; without groups where these do not decide the split."""
+    known = by_group & (manifest.group != manifest.image)
+    prefix = "" if manifest.root.is_file() else f"{IMAGES}/"
+    part = np.full(len(manifest), "", dtype=object)
+    for name, rows in zip(PARTS, (split.train, split.val, split.test), strict=True):
+        part[rows] = name
+    image = [prefix + name for name in manifest.image.tolist()]
+    group = np.where(known, manifest.group, "")
+    return pd.DataFrame({"image": image, "label": manifest.label, "group": group, "split": part})
+
+
+def _link_images(root: Path, folder: Path, names: list[str]) -> None:
+    """Nothing is copied: a folder is linked once, a ZIP beside each table, under whose name it is looked for."""
+    for link in [f"{name}.zip" for name in names] if root.is_file() else [IMAGES]:
+        (folder / link).symlink_to(root)
 
 
 def _classes(text: str) -> tuple[str, ...]:

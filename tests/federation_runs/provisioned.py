@@ -1,0 +1,152 @@
+"""A provisioned federation that tests start, submit to, and look at."""
+
+import json
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import pytest
+
+from fedproin.federation.records import RunRecord
+from fedproin.federation.results import read_results
+from fedproin.tensor_file import load_tensors
+from local_federation import EXECUTABLES, LEAD, SERVER, LocalFederation, free_port
+
+ROOT = Path(__file__).parents[2]
+JOB = ROOT / "jobs" / "fedproin"
+SMALL = (
+    "data.synthetic=true",
+    "data.synthetic_images=400",
+    "training.local_epochs=1",
+    "federation.rounds=2",
+    "federation.participation=1.0",
+    "federation.validate_every=1",
+)
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job that was submitted, and where the server keeps what it leaves."""
+
+    id: str
+    settings: tuple[str, ...]
+    directory: Path
+
+    @property
+    def record(self) -> RunRecord:
+        return read_results(self.directory / "results.json")
+
+
+class Running(LocalFederation):
+    """Adds to a local federation what a lead does."""
+
+    def begin(self, sites: int, refusing: Sequence[str] = ()) -> None:
+        self.provision(sites, free_port())
+        self.begin_sites([f"site-{number}" for number in range(1, sites + 1)], refusing)
+
+    def begin_sites(self, names: Sequence[str], refusing: Sequence[str]) -> None:
+        """Set up and start the server and these sites; returns when all of them have registered."""
+        self.set_up(SERVER, allow_byoc=True)
+        for name in names:
+            self.set_up(name, allow_byoc=name not in refusing)
+        for name in (SERVER, *names):
+            self.start(name)
+        self.wait_for_sites(set(names))
+
+    def ask(self, *command: str) -> Any:
+        """The `data` of an `nvflare` command that the lead types."""
+        kit = ("--startup-kit", str(self.kit(LEAD)))
+        printed = self.run("nvflare", "--format", "json", *command, *kit)
+        return json.loads(printed[printed.index("{") :])["data"]
+
+    def registered(self) -> set[str]:
+        """The sites that the server has."""
+        return {client["client_name"] for client in self.ask("system", "status").get("clients", [])}
+
+    def wait_for_sites(self, names: set[str]) -> None:
+        def all_there() -> bool:
+            try:
+                return names <= self.registered()
+            except Exception:  # the server is still coming up
+                return False
+
+        wait_for(all_there, 120, f"the registration of {sorted(names)}")
+
+    def stop(self, name: str) -> None:
+        """Stop a participant as its IT department does; returns when its processes have ended."""
+        kit = self.kit(name)
+        (kit / "shutdown.fl").touch()
+        mine = [process for process in self.processes() if str(kit) in " ".join(process.cmdline())]
+        wait_for(lambda: not any(process.is_running() for process in mine), 60, f"the end of {name}")
+
+    def submit(self, run: str, *changes: str, packing: Sequence[str] = (), min_clients: int | None = None) -> Job:
+        """Pack the quick job, made small, and submit it."""
+        settings = (f"run={run}", *SMALL, *changes)
+        flags = [word for change in settings for word in ("--set", change)]
+        out = self.root / "packed" / run
+        self.run("fedproin", "pack", str(JOB), "--out", str(out), *packing, *flags)
+        if min_clients is not None:
+            file = out / JOB.name / "meta.json"
+            file.write_text(json.dumps(json.loads(file.read_text()) | {"min_clients": min_clients}))
+        submitted = self.ask("job", "submit", "-j", str(out / JOB.name))
+        return Job(submitted["job_id"], settings, self.kit(SERVER) / "fedproin" / run)
+
+    def meta(self, job: Job) -> dict[str, Any]:
+        """What FLARE knows of the job."""
+        meta: dict[str, Any] = self.ask("job", "meta", job.id)
+        return meta
+
+    def status(self, job: Job) -> str:
+        """FLARE's status of the job."""
+        return str(self.meta(job).get("status"))
+
+    def wait(self, job: Job, seconds: float = 240) -> str:
+        """The status in which the job ended."""
+        wait_for(lambda: self.status(job).startswith("FINISHED"), seconds, f"the end of {job.directory.name}")
+        return self.status(job)
+
+
+def simulate(settings: Sequence[str], sites: int, workspace: Path) -> Path:
+    """`fedproin simulate` with the same settings; the directory with its results."""
+    flags = [word for change in settings for word in ("--set", change)]
+    command = [str(EXECUTABLES / "fedproin"), "simulate", str(JOB), "-n", str(sites), "-w", str(workspace), *flags]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return workspace / "fedproin"
+
+
+def assert_same_run(one: Path, other: Path) -> None:
+    """Two runs ended with the same bits: models, scores of every round and site."""
+    for model in ("last", "best"):
+        (mine, _), (theirs, _) = (load_tensors(where / f"{model}_model.safetensors") for where in (one, other))
+        assert mine.keys() == theirs.keys()
+        for name, tensor in mine.items():
+            assert np.array_equal(tensor.numpy(), theirs[name].numpy()), name
+    mine, theirs = (read_results(where / "results.json") for where in (one, other))
+    assert mine.last is not None
+    assert (mine.last, mine.best) == (theirs.last, theirs.best)
+    assert [round_.confusion for round_ in mine.rounds] == [round_.confusion for round_ in theirs.rounds]
+
+
+def wait_for(condition: Callable[[], T], seconds: float, what: str) -> T:
+    """The first true value of `condition()`."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        if value := condition():
+            return value
+        time.sleep(0.5)
+    pytest.fail(f"{what} did not happen within {seconds} s")
+
+
+def copy_of_package(target: Path) -> Path:
+    """The folder of a changed copy of the package, for PYTHONPATH."""
+    shutil.copytree(ROOT / "custom" / "fedproin", target / "fedproin", ignore=shutil.ignore_patterns("__pycache__"))
+    with (target / "fedproin" / "seeds.py").open("a") as file:
+        file.write("\n# changed\n")
+    return target
