@@ -233,7 +233,7 @@ def test_a_silent_site_is_missing(opened):
 
 
 def test_the_step_is_measured_against_the_model(opened):
-    size = np.sqrt(6 + 24)
+    size = np.sqrt(6 + 24 + 3)
     for factor, reason in ((9.9, ""), (10.1, STEP)):
         step = factor * (1 + size) / np.sqrt(6)
         assert opened.accept(

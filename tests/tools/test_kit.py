@@ -1,5 +1,6 @@
 import json
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 
@@ -51,7 +52,7 @@ def test_ports_are_those_of_the_kind(provisioned):
 
 def test_a_relative_path_will_do(provisioned, monkeypatch):
     monkeypatch.chdir(provisioned["mine"])
-    assert read_kit(provisioned["mine"].__class__("site-1")).directory == provisioned["mine"] / "site-1"
+    assert read_kit(Path("site-1")).directory == provisioned["mine"] / "site-1"
 
 
 def test_what_is_no_kit_is_refused(tmp_path, provisioned):
@@ -78,6 +79,20 @@ def test_a_damaged_certificate_is_refused(make_kit, name):
     assert refusal(kit) == f"The kit's certificate, key or rootCA.pem cannot be read: {UNPACK}."
     (kit / "startup" / name).unlink()
     assert refusal(kit) == f"The kit's certificate, key or rootCA.pem cannot be read: {UNPACK}."
+
+
+@pytest.mark.parametrize("verb", ["is_file", "read_bytes"])
+def test_a_kit_of_another_user_is_refused(make_kit, monkeypatch, verb):
+    kit = make_kit()
+    original = getattr(Path, verb)
+
+    def guarded(path):
+        if path.parent.name == "startup" and path.name in ("fed_client.json", "client.key")[verb == "read_bytes" :]:
+            raise PermissionError
+        return original(path)
+
+    monkeypatch.setattr(Path, verb, guarded)
+    assert refusal(kit) == "The kit cannot be read: run this as the user to whom it belongs."
 
 
 def test_a_certificate_of_another_root_is_refused(make_kit, write_certificate):

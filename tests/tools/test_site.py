@@ -188,6 +188,18 @@ def test_numbers_are_checked(make_kit, words, capsys):
     assert "is wanted" in capsys.readouterr().err
 
 
+def test_data_that_is_closed_is_a_sentence(make_kit, init, table, monkeypatch):
+    kit = make_kit()
+
+    def closed(path):
+        raise PermissionError
+
+    monkeypatch.setattr(type(table), "exists", closed)
+    assert init(kit, "--data", table)[2] == (
+        "The data cannot be read: give the user who runs this the right to read it.\n"
+    )
+
+
 def test_an_unsound_kit_is_not_configured(make_kit, init, table):
     kit = make_kit()
     (kit / "startup" / "client.key").chmod(0o644)

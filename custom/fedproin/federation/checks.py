@@ -67,7 +67,7 @@ def check_update(answer: Answer, reference: Arrays, extras: Mapping[str, ExtraSp
             raise Refused("a tensor has another shape or type than the model's")
         if not np.isfinite(array).all():
             raise Refused("a tensor holds NaN or infinite values")
-        if name.endswith("running_var") and (array < 0).any():
+        if name.endswith("running_var") and np.signbit(array).any():
             raise Refused("a variance is negative")
     largest = max(answer.samples, answer.presentations)
     for name, spec in extras.items():

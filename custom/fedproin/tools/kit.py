@@ -20,9 +20,11 @@ from fedproin.tools.findings import Finding, fail, ok, warn
 
 Kind = Literal["server", "site", "admin"]
 
+KINDS: dict[str, Kind] = {"fed_server.json": "server", "fed_client.json": "site", "fed_admin.json": "admin"}
 WARN_DAYS = 30
 RENEW = "ask the coordinator for a new one (provisioning/README.md, renewing a certificate)"
 UNPACK = "unpack the kit that the coordinator made for this machine once more"
+OWNER = "The kit cannot be read: run this as the user to whom it belongs."
 
 
 @dataclass(frozen=True)
@@ -88,8 +90,10 @@ def read_kit(directory: Path) -> Kit:
         UserError: there is none, or it is damaged.
     """
     directory = directory.absolute()
-    kinds: dict[str, Kind] = {"fed_server.json": "server", "fed_client.json": "site", "fed_admin.json": "admin"}
-    found = [name for name in kinds if (directory / "startup" / name).is_file()]
+    try:
+        found = [name for name in KINDS if (directory / "startup" / name).is_file()]
+    except PermissionError:
+        raise UserError(OWNER) from None
     if len(found) != 1:
         raise UserError(
             "This is no FLARE startup kit: name the folder that holds `startup` and `local`, "
@@ -97,7 +101,7 @@ def read_kit(directory: Path) -> Kit:
         )
     try:
         values = json.loads((directory / "startup" / found[0]).read_bytes())
-        return _admin(directory, values) if kinds[found[0]] == "admin" else _member(directory, values, kinds[found[0]])
+        return _admin(directory, values) if KINDS[found[0]] == "admin" else _member(directory, values, KINDS[found[0]])
     except (OSError, ValueError, KeyError, TypeError, IndexError):
         raise UserError(f"The kit's startup/{found[0]} is damaged: {UNPACK}.") from None
 
@@ -112,6 +116,8 @@ def read_certificate(kit: Kit) -> Certificate:
         certificate, root = (x509.load_pem_x509_certificate(path.read_bytes()) for path in (kit.certificate, kit.root))
         key = load_pem_private_key(kit.key.read_bytes(), password=None)
         mode = kit.key.stat().st_mode
+    except PermissionError:
+        raise UserError(OWNER) from None
     except (OSError, ValueError, TypeError):
         raise UserError(f"The kit's certificate, key or rootCA.pem cannot be read: {UNPACK}.") from None
     return Certificate(

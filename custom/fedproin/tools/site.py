@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from fedproin.data.location import SITE_FILE
 from fedproin.errors import UserError
 from fedproin.tensor_file import write_atomically
 from fedproin.tools.doctor import check_machine
@@ -107,8 +106,12 @@ def _site_choices(choices: Choices) -> Choices:
         if choices.gpus is None:
             choices = replace(choices, gpus=_count(_ask("GPUs for training [0]: ") or "0"))
     data = data.expanduser().absolute()
-    if not data.exists():
-        raise UserError(f"There is no data at the given path: name the site's table, folder or ZIP ({SITE_FILE}).")
+    try:
+        there = data.exists()
+    except PermissionError:
+        raise UserError("The data cannot be read: give the user who runs this the right to read it.") from None
+    if not there:
+        raise UserError("There is no data at the given path: name the site's table, folder or ZIP.")
     return replace(choices, data=data)
 
 
