@@ -5,7 +5,7 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 TESTABLE := .venv/.testable
 
-.PHONY: setup run test lint types clean
+.PHONY: setup run test test-federation bench lint types clean
 
 setup: $(INSTALLED)
 
@@ -15,7 +15,7 @@ $(INSTALLED): requirements.txt pyproject.toml
 	touch $@
 
 $(TESTABLE): $(INSTALLED)
-	$(BIN)/pip install --quiet -e '.[test,efficientnet]'
+	$(BIN)/pip install --quiet -e '.[test,efficientnet,clustering]'
 	touch $@
 
 run: setup
@@ -23,6 +23,13 @@ run: setup
 
 test: $(TESTABLE)
 	$(BIN)/pytest
+
+test-federation: $(TESTABLE)
+	$(BIN)/pytest -m federation tests/federation_runs
+
+bench: $(TESTABLE)
+	@test -n "$$FEDPROIN_DATA" || { echo "Say where the pictures are: FEDPROIN_DATA=../shared/data/ham10000_28px.zip make bench"; exit 2; }
+	$(BIN)/fedproin bench benchmarks/ham28.toml --out benchmarks/results/ham28
 
 lint: $(TESTABLE)
 	$(BIN)/ruff check .

@@ -1,6 +1,7 @@
 """A provisioned federation that tests start, submit to, and look at."""
 
 import json
+import os
 import shutil
 import subprocess
 import time
@@ -112,11 +113,17 @@ class Running(LocalFederation):
         return self.status(job)
 
 
-def simulate(settings: Sequence[str], sites: int, workspace: Path) -> Path:
+def daemons(federation: LocalFederation) -> set[int]:
+    """The process ids of server and sites, without those of a job and of the loops that restart them."""
+    ours = ("nvflare.private.fed.app.server.server_train", "nvflare.private.fed.app.client.client_train")
+    return {process.pid for process in federation.processes() if set(ours) & set(process.cmdline())}
+
+
+def simulate(settings: Sequence[str], sites: int, workspace: Path, **variables: str) -> Path:
     """`fedproin simulate` with the same settings; the directory with its results."""
     flags = [word for change in settings for word in ("--set", change)]
     command = [str(EXECUTABLES / "fedproin"), "simulate", str(JOB), "-n", str(sites), "-w", str(workspace), *flags]
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = subprocess.run(command, env=os.environ | variables, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return workspace / "fedproin"
 

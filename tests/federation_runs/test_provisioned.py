@@ -4,7 +4,7 @@ import stat
 
 import pytest
 import yaml
-from provisioned import Running, assert_same_run, copy_of_package, simulate, wait_for
+from provisioned import Running, assert_same_run, copy_of_package, daemons, simulate, wait_for
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from local_federation import SERVER
@@ -57,14 +57,14 @@ def test_a_job_for_more_sites_than_there_are_never_starts_and_flare_says_so(runn
 
 
 def test_a_site_joins_the_running_federation_and_nobody_restarts(running, preinstalled, tmp_path):
-    before = {process.pid for process in running.processes()}
+    before = daemons(running)
     add_site_4(running)
     running.set_up("site-4")
     running.start("site-4")
     running.wait_for_sites({"site-4"})
     job = running.submit("four", packing=PREINSTALLED)
     assert running.wait(job) == "FINISHED:COMPLETED"
-    assert before <= {process.pid for process in running.processes()}
+    assert before <= daemons(running)
     assert_same_run(job.directory, simulate(job.settings, 4, tmp_path))
 
 
