@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from fedproin.errors import UserError
 from fedproin.federation.identity import package_identity
-from fedproin.tools import data, doctor, pack, simulate, site
+from fedproin.tools import bench, data, doctor, pack, simulate, site
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -16,7 +16,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--version", action="version", version=f"fedproin {package_identity()}")
     verbs = parser.add_subparsers(required=True, metavar="VERB")
-    for verb in (data, pack, site, doctor, simulate):
+    for verb in (data, pack, site, doctor, simulate, bench):
         verb.add_parser(verbs)
     parsed = parser.parse_args(arguments)
     try:
