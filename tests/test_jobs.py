@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from fedproin.methods import create_method
+from fedproin.methods import METHODS, create_method
+from fedproin.methods.fedproin import FedProInOptions
 from fedproin.settings import load_settings
 
 JOBS = Path(__file__).parents[1] / "jobs"
@@ -53,3 +54,29 @@ def test_the_papers_protocol(name, prototypes, classes):
     options = asdict(create_method(settings).options)
     assert (options["prototypes_per_class"], options["task_loss"]) == (prototypes, "mce")
     assert (options["lambda_fdl"], options["lambda_pcl"]) == (1.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "changed"),
+    [
+        ("fedproin_mcl", {"task_loss": "mcl", "lambda_fdl": 0.1, "lambda_pcl": 0.01}),
+        ("fedproin_no_fdl", {"lambda_fdl": 0.0}),
+        ("fedproin_no_pcl", {"lambda_pcl": 0.0}),
+        ("fedproin_no_fdl_no_pcl", {"lambda_fdl": 0.0, "lambda_pcl": 0.0}),
+        ("fedproin_no_nia", {"prototype_merge": "fedavg"}),
+        ("fedavg_prototype", {"lambda_fdl": 0.0, "lambda_pcl": 0.0, "prototype_merge": "fedavg"}),
+        *((name, None) for name in METHODS),
+    ],
+)
+def test_jobs_to_compare_differ_from_the_main_one_in_the_method_alone(name, changed):
+    job, main = (asdict(load_settings(JOBS / n / "app" / "config" / "settings.json")) for n in (name, "fedproin"))
+    settings = load_settings(JOBS / name / "app" / "config" / "settings.json").with_classes(("a", "b"))
+    options = asdict(create_method(settings).options)
+    for settings_ in (job, main):
+        del settings_["run"], settings_["method"]
+    assert job == main
+    if changed is None:
+        assert options["name"] == name
+    else:
+        main_options = asdict(FedProInOptions(prototypes_per_class=2))
+        assert options == main_options | changed

@@ -3,7 +3,7 @@ import json
 import pytest
 
 from fedproin.errors import SettingsError
-from fedproin.methods import create_method
+from fedproin.methods import METHODS, create_method
 from fedproin.methods.fedproin import FedProInOptions
 from fedproin.settings import Settings, load_settings, parse
 
@@ -39,7 +39,7 @@ REFUSALS = [
     (
         {"federation": {"zzz": 1}},
         "Unknown setting 'federation.zzz': known are rounds, participation, quorum, deadline_seconds, validate_every, "
-        "best_score, max_step.",
+        "best_score, local_scores, max_step.",
     ),
     (
         {"training": {"local_epochs": 0}},
@@ -99,8 +99,8 @@ def test_refusals(values, sentence):
 
 METHOD_REFUSALS = [
     ({"name": "fedpron"}, "Unknown method 'fedpron': did you mean 'fedproin'?"),
-    ({"name": ["x"]}, "Unknown method ['x']: known are fedproin."),
-    ({"name": None}, "Unknown method None: known are fedproin."),
+    ({"name": ["x"]}, f"Unknown method ['x']: known are {', '.join(METHODS)}."),
+    ({"name": None}, f"Unknown method None: known are {', '.join(METHODS)}."),
     ({"prototypes_per_clas": 2}, "Unknown setting 'method.prototypes_per_clas': did you mean 'prototypes_per_class'?"),
     (
         {"prototypes_per_class": 0},

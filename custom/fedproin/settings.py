@@ -21,6 +21,7 @@ STRICT = ConfigDict(extra="forbid", allow_inf_nan=False, strict=True)
 
 AtLeast1 = Annotated[int, Field(ge=1)]
 Positive = Annotated[float, Field(gt=0)]
+NonNegative = Annotated[float, Field(ge=0)]
 Share = Annotated[float, Field(gt=0, le=1)]
 ScoreName = Literal["accuracy", "f1_weighted", "f1_macro", "balanced_accuracy", "mcc"]
 
@@ -102,6 +103,8 @@ class TrainingSettings:
         sampler: `class_balanced` draws classes uniformly, with replacement; `shuffle` takes each image once an epoch.
         epoch_length: draws of a balanced epoch: `max_times_present` (largest class times classes present, the
             authors' code) or `dataset` (as many as there are images).
+        steps_per_epoch: full batches of every epoch, whatever the sampler and the site's size, so that all methods and
+            sites make the same number of optimizer steps; by default as many as `epoch_length` makes.
         augmentation: `adaptive` augments a class the more, the rarer it is; `none` not at all.
         flip_probability: of flips, sharpness and autocontrast inside the augmentation; by default the class's own.
         bn_mode: `average` treats BatchNorm as everything else; `local` keeps its entries at the site (FedBN).
@@ -116,6 +119,7 @@ class TrainingSettings:
     optimizer_state: Literal["reset", "persist"] = "reset"
     sampler: Literal["class_balanced", "shuffle"] = "class_balanced"
     epoch_length: Literal["max_times_present", "dataset"] = "max_times_present"
+    steps_per_epoch: AtLeast1 | None = None
     augmentation: Literal["adaptive", "none"] = "adaptive"
     flip_probability: Annotated[float, Field(ge=0, le=1)] | None = None
     bn_mode: Literal["average", "local"] = "average"
@@ -135,6 +139,8 @@ class FederationSettings:
         deadline_seconds: when a round closes without the sites that are late; none by default, never in a simulation.
         validate_every: the received global model is scored on all sites in every such round, and after the last one.
         best_score: validation score that picks the best model.
+        local_scores: what the models that sites keep (SOLO, FedProto, FedTGP) are scored on: the parts of all sites
+            (`pooled_full`, simulations only) or each site's own (`slices`); `auto` is the first where it can be had.
         max_step: largest norm of a site's step, relative to 1 + the norm of the global model; larger ones are refused.
     """
 
@@ -144,6 +150,7 @@ class FederationSettings:
     deadline_seconds: Positive | None = None
     validate_every: AtLeast1 = 1
     best_score: ScoreName = "mcc"
+    local_scores: Literal["auto", "pooled_full", "slices"] = "auto"
     max_step: Positive = 10.0
 
 

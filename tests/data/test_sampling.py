@@ -74,3 +74,19 @@ def test_importing_costs_no_torch():
         "assert not {'torch', 'monai'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("sampler", ["shuffle", "class_balanced"])
+@pytest.mark.parametrize(("steps", "size"), [(1, 4), (3, 4), (11, 4), (2, 40), (5, 1)])
+def test_a_number_of_steps_is_kept_whatever_the_site_has(sampler, steps, size):
+    """`max_times_present` is no matter then, and no batch is short or dropped."""
+    generator = torch.Generator().manual_seed(0)
+    drawn = epoch_batches(LABELS, size, sampler, "max_times_present", generator, steps)
+    assert [len(batch) for batch in drawn] == [size] * steps
+    if sampler == "shuffle":  # from one order of all images to the next
+        counts = torch.cat(drawn).bincount(minlength=16)
+        assert counts.max() - counts.min() <= 1
+
+
+def test_degenerate_no_image_makes_no_step():
+    assert epoch_batches(LABELS[:0], 4, "shuffle", "dataset", torch.Generator(), 3) == []

@@ -186,6 +186,60 @@ def test_a_site_that_only_validates_brings_no_update(opened, what):
     assert opened.updates() == []
 
 
+CLUSTERS = {
+    "clusters": ExtraSpec(("clusters", 4), "float32", 100.0),
+    "cluster_class": ExtraSpec(("clusters",), largest=2),
+    "class_sum": ExtraSpec((3, 4), "float64"),
+    "mask": ExtraSpec((3,), "bool"),
+}
+UPLOADED = {
+    "clusters": np.full((5, 4), -99.0, np.float32),
+    "cluster_class": np.array([0, 0, 1, 2, 2]),
+    "class_sum": np.full((3, 4), -1e6),
+    "mask": np.array([True, False, True]),
+}
+SHAPE_TYPE_RANGE = "has not the shape, type or range that the method asks for"
+ODD_EXTRAS = {
+    "other lengths": {"cluster_class": np.array([0, 0, 1, 2])},
+    "more clusters than images": {"clusters": np.zeros((9, 4), np.float32), "cluster_class": np.zeros(9, np.int64)},
+    "clusters of another size": {"clusters": np.zeros((5, 3), np.float32)},
+    "clusters with another number of axes": {"clusters": np.zeros((5, 4, 1), np.float32)},
+    "clusters in double precision": {"clusters": np.zeros((5, 4))},
+    "NaN": {"clusters": np.full((5, 4), np.nan, np.float32)},
+    "infinite": {"class_sum": np.full((3, 4), np.inf)},
+    "features out of range": {"clusters": np.full((5, 4), 101, np.float32)},
+    "sums beyond belief": {"class_sum": np.full((3, 4), 1e10)},
+    "a class that there is not": {"cluster_class": np.array([0, 0, 1, 2, 3])},
+    "a negative class": {"cluster_class": np.array([0, 0, 1, 2, -1])},
+    "classes in floats": {"cluster_class": np.zeros(5)},
+    "a mask in integers": {"mask": np.array([1, 0, 1])},
+    "a mask of other classes": {"mask": np.array([True])},
+    "a list": {"clusters": [[0.0] * 4] * 5},
+    "a number": {"clusters": np.float32(1)},
+}
+
+
+@pytest.fixture
+def clustered(opened):
+    """A round of a method that uploads clusters, as many as a site likes."""
+    return OpenRound(opened.task, opened.targets, replace(opened.expected, extras=CLUSTERS))
+
+
+@pytest.mark.parametrize("clusters", [5, 8, 1, 0])
+def test_a_site_chooses_lengths_up_to_its_images(clustered, clusters):
+    lengths = {"clusters": np.zeros((clusters, 4), np.float32), "cluster_class": np.zeros(clusters, np.int64)}
+    assert clustered.accept("a", replace(GOOD, extras={**UPLOADED, **lengths})) == ""
+    assert len(clustered.updates()[0].extras["clusters"]) == clusters
+
+
+@pytest.mark.parametrize("what", ODD_EXTRAS)
+def test_degenerate_extras_are_refused(clustered, what):
+    assert clustered.accept("a", replace(GOOD, extras=UPLOADED)) == ""
+    told = clustered.accept("b", replace(GOOD, extras={**UPLOADED, **ODD_EXTRAS[what]}))
+    assert SHAPE_TYPE_RANGE in told
+    assert [update.site for update in clustered.updates()] == ["a"]
+
+
 def test_who_was_not_drawn_must_not_train(opened):
     assert opened.accept("c", GOOD) == "it trained without being drawn"
 
@@ -257,7 +311,7 @@ def test_the_step_is_measured_against_the_model(opened):
     ],
 )
 def test_final_scores_are_complete(opened, best, parts, reason):
-    task = replace(opened.task, kind="score", train=(), best=MODEL if best else {})
+    task = replace(opened.task, kind="score", train=(), best=MODEL if best else {}, best_version=2 if best else None)
     scoring = OpenRound(task, opened.targets, opened.expected)
     answer = Answer("score", RUN, 4, samples=8, confusion=dict.fromkeys(parts, COUNTS), seconds=0.5)
     assert scoring.accept("a", answer) == reason

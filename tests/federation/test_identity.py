@@ -42,10 +42,13 @@ def copy(tmp_path):
 def config(tmp_path):
     """A job's config folder that was packed with the given package."""
 
+    folder = tmp_path / "config"
+    folder.mkdir()
+
     def make(identity=None):
         if identity is not None:
-            (tmp_path / "package.json").write_text(json.dumps(vars(identity)))
-        return tmp_path
+            (folder / "package.json").write_text(json.dumps(vars(identity)))
+        return folder
 
     return make
 
@@ -109,7 +112,7 @@ def test_a_damaged_record_is_refused(config, content):
 
 
 def engine(config):
-    workspace = SimpleNamespace(get_root_dir=lambda: str(config), get_app_config_dir=lambda job: str(config))
+    workspace = SimpleNamespace(get_root_dir=lambda: str(config), get_app_dir=lambda job: str(config.parent))
     return SimpleNamespace(get_workspace=lambda: workspace, get_clients=list)
 
 

@@ -35,8 +35,9 @@ def task(site, kind="round", round_=0, train=SITES, validate=True, model=None, b
         torch.manual_seed(0)
         model = create_method(site.settings).build().state_dict()
     arrays = {name: np.asarray(value) for name, value in model.items()}
+    digest = digest or site.settings.digest()
     return Task(
-        kind, RUN, digest or site.settings.digest(), round_, SITES, train, validate, None, arrays, best and arrays
+        kind, RUN, digest, round_, SITES, train, validate, None, arrays, arrays if best is not None else {}, best
     )
 
 
@@ -76,7 +77,7 @@ def test_scores_the_last_and_the_best_model(site):
     one = site()
     without = one.run(task(one, "score", 2, ()))
     assert without.confusion.keys() == {"val", "test_last"}
-    both = one.run(task(one, "score", 2, (), best=True))
+    both = one.run(task(one, "score", 2, (), best=2))
     assert both.confusion.keys() == {"val", "test_last", "test_best"}
     assert np.array_equal(both.confusion["test_best"], both.confusion["test_last"])
     assert both.confusion["test_last"].sum() == len(one._images.test)

@@ -20,6 +20,7 @@ TASK = Task(
     deadline_seconds=None,
     model={"encoder.0.weight": np.ones((2, 3), np.float32), "encoder.1.count": np.array(7)},
     best={"encoder.0.weight": np.zeros((2, 3), np.float32)},
+    best_version=2,
 )
 ANSWER = Answer(
     kind="round",

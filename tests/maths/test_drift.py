@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedproin.maths.drift import feature_divergence, prototype_contrast
+from fedproin.maths.drift import feature_divergence, prototype_contrast, proximal_distance
 
 LOCAL = [[[2.0, 0.0]], [[0.0, 1.5]], [[0.0, 0.0]]]  # the third equals the global one: its hinge is off
 GLOBAL = [[[0.0, 0.0]], [[0.0, 0.0]], [[0.0, 0.0]]]
@@ -125,3 +125,24 @@ def test_an_unknown_reduction_is_refused(loss):
     tensors = [torch.zeros(1, 1, 1)] * (2 if loss is feature_divergence else 3)
     with pytest.raises(ValueError, match="reduction"):
         loss(*tensors, reduction="median")
+
+
+# FedProx
+
+
+@both_precisions
+def test_proximal_distance(dtype, tolerance):
+    """Vector group `fedprox`: w = (1, 2), b = -1, global (0, 0) and 1, mu = 0.1."""
+    w, b = leaf([1.0, 2.0], dtype), leaf([-1.0], dtype)
+    term = 0.1 * proximal_distance([w, b], [torch.zeros(2, dtype=dtype), torch.ones(1, dtype=dtype)])
+    term.backward()
+    assert_close(term, 0.45, tolerance)
+    assert_close(w.grad, [0.1, 0.2], tolerance)
+    assert_close(b.grad, [-0.2], tolerance)
+
+
+def test_proximal_distance_starts_at_zero_with_zero_gradient():
+    w = leaf([1.0, 2.0])
+    term = proximal_distance([w], [w.detach().clone()])
+    term.backward()
+    assert (term.item(), w.grad.tolist()) == (0.0, [0.0, 0.0])

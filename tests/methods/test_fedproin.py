@@ -4,28 +4,12 @@ from dataclasses import replace
 
 import pytest
 import torch
+from rounds import LABELS, Pictures, step
 
 from fedproin.maths import prototypes as maths
 from fedproin.methods import create_method
 from fedproin.methods.base import Memory, RoundContext, ServerState, Update
 from fedproin.methods.fedproin import FedProInOptions
-
-LABELS = torch.tensor([0, 0, 1, 2, 1, 0, 2, 1])
-
-
-class Pictures:
-    """Training data of a site, in batches of four."""
-
-    def __init__(self, labels, seed=0) -> None:
-        self.labels = labels
-        self.images = torch.randn(len(labels), 3, 16, 16, generator=torch.Generator().manual_seed(seed))
-        self.images += labels.view(-1, 1, 1, 1)
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def clean_batches(self):
-        return zip(self.images.split(4), self.labels.split(4), strict=True)
 
 
 @pytest.fixture
@@ -48,16 +32,6 @@ def begin(make_settings):
         return method, model.train(), ctx
 
     return make
-
-
-def step(method, model, ctx, data, learning_rate=0.1):
-    loss = method.loss(ctx, model, data.images, data.labels)
-    loss.total.backward()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter -= learning_rate * parameter.grad
-            parameter.grad = None
-    return loss
 
 
 # FDL

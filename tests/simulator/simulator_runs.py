@@ -86,10 +86,10 @@ def start(tmp: Path, *flags: str, job: Path | str = JOB, environment: dict[str, 
             process.wait()
 
 
-def small_job(tmp: Path, **groups: dict[str, object]) -> Path:
-    """The quick job with some settings changed."""
-    job = tmp / "job" / "fedproin"
-    shutil.copytree(JOB, job)
+def small_job(tmp: Path, original: Path = JOB, **groups: dict[str, object]) -> Path:
+    """The quick job, or another one, with some settings changed."""
+    job = tmp / "job" / original.name
+    shutil.copytree(original, job)
     file = job / "app" / "config" / "settings.json"
     settings = json.loads(file.read_text())
     for group, values in groups.items():

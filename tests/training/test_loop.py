@@ -30,8 +30,8 @@ def train(make_settings):
         torch.use_deterministic_algorithms(True)
         created = create_method(settings)
         model = created.build("site-1")
-        ctx = RoundContext(settings, round_, CPU, memory=memory)
-        result, report = train_round(created, model, part, ctx, site)
+        ctx = RoundContext(settings, round_, CPU, memory=memory, site=site)
+        result, report = train_round(created, model, part, ctx)
         return result, report, ctx, model
 
     return run

@@ -51,6 +51,20 @@ def test_two_are_kept(state):
     ]
 
 
+def test_the_state_of_the_best_version_is_kept(state):
+    """What the site had when the best model was validated: it is scored again after the last round."""
+    save(state, 0, 2)
+    for round_, best in ((5, 3), (6, 3), (9, 3)):
+        state.save(round_, {"x": torch.tensor(float(round_))}, best)
+    assert value(state.load(before=3)) == (2, 2.0)
+    assert len(list(state.directory.iterdir())) == 3
+    state.save(10, {"x": torch.tensor(10.0)}, 9)
+    assert value(state.load(before=9)) == (6, 6.0)
+    assert len(list(state.directory.iterdir())) == 3
+    state.save(11, {"x": torch.tensor(11.0)}, 0)  # the model that no site had trained
+    assert state.load(before=0) is None
+
+
 def test_what_was_saved_is_there_though_the_server_went_far_back(state):
     save(state, 7, 8)
     save(state, 3)  # its checkpoint was restored from a copy

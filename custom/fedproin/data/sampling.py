@@ -31,7 +31,12 @@ def epoch_length(labels: Tensor, sampler: Sampler, length: Length) -> int:
 
 
 def epoch_batches(
-    labels: Tensor, batch_size: int, sampler: Sampler, length: Length, generator: torch.Generator
+    labels: Tensor,
+    batch_size: int,
+    sampler: Sampler,
+    length: Length,
+    generator: torch.Generator,
+    steps: int | None = None,
 ) -> list[Tensor]:
     """Index batches of one epoch, each int64 ``[batch_size]`` or shorter at the end.
 
@@ -42,6 +47,8 @@ def epoch_batches(
             among those present, then an image of it.
         length: see :func:`epoch_length`.
         generator: the only source of randomness.
+        steps: exactly so many full batches instead of what `length` says; ``"shuffle"`` then goes on from one order of
+            all images to the next.
 
     Batch normalisation cannot train on one sample (methods.md 1.4): a trailing batch of one is dropped, unless it is
     the only one.
@@ -50,10 +57,12 @@ def epoch_batches(
 
     if len(labels) == 0:
         return []
+    draws = steps * batch_size if steps else epoch_length(labels, sampler, length)
     if sampler == "shuffle":
-        indices = torch.randperm(len(labels), generator=generator)
+        orders = [torch.randperm(len(labels), generator=generator) for _ in range(-(-draws // len(labels)))]
+        indices = torch.cat(orders)[:draws]
     else:
-        indices = _draw_balanced(labels, epoch_length(labels, sampler, length), generator)
+        indices = _draw_balanced(labels, draws, generator)
     batches = [indices[start : start + batch_size] for start in range(0, len(indices), batch_size)]
     lonely = len(batches) > 1 and batch_size > 1 and len(batches[-1]) == 1
     return batches[:-1] if lonely else batches

@@ -27,6 +27,7 @@ class SiteImages:
         images: uint8 [N, H, W, 3]; in a simulation the array of all sites.
         labels: int64 [N], positions in the job's classes.
         train, val, test: rows of the site.
+        union: rows of all sites together; none at a hospital, which sees its own only.
     """
 
     images: NDArray[np.uint8]
@@ -34,6 +35,7 @@ class SiteImages:
     train: Indices
     val: Indices
     test: Indices
+    union: partition.Split | None = None
 
 
 def table_classes(settings: Settings, location: Location) -> tuple[str, ...]:
@@ -85,8 +87,14 @@ def open_site(settings: Settings, location: Location, site: str, sites: Sequence
         split = partition.split(manifest, settings.data.split, _partition_seed(settings), by_group)
         owner, sites = np.zeros(len(manifest), np.int64), (site,)
     images = _pictures(settings, location, manifest, owner, sites)
-    mine = owner == list(sites).index(site)
-    return SiteImages(images, labels, *(part[mine[part]] for part in (split.train, split.val, split.test)))
+    mine = _only(split, owner == list(sites).index(site))
+    union = _only(split, owner >= 0) if location.dealt else None
+    return SiteImages(images, labels, mine.train, mine.val, mine.test, union)
+
+
+def _only(split: partition.Split, wanted: NDArray[np.bool_]) -> partition.Split:
+    """The rows of each part that are wanted."""
+    return partition.Split(*(part[wanted[part]] for part in (split.train, split.val, split.test)))
 
 
 def _partition_seed(settings: Settings) -> int:

@@ -83,7 +83,7 @@ def load_checkpoint(directory: Path, fresh: RunRecord) -> Checkpoint | None:
     for name, tensor in tensors.items():
         part, _, key = name.partition("/")
         parts[part][key] = tensor
-    best = BestModel(header["best_version"], header["best_score"], parts["best"]) if parts["best"] else None
+    best = BestModel(header["best_version"], header["best_score"], parts["best"]) if "best_version" in header else None
     return Checkpoint(ServerState(parts["public"], parts["private"]), best, run)
 
 

@@ -69,11 +69,40 @@ def check_update(answer: Answer, reference: Arrays, extras: Mapping[str, ExtraSp
             raise Refused("a tensor holds NaN or infinite values")
         if name.endswith("running_var") and np.signbit(array).any():
             raise Refused("a variance is negative")
-    largest = max(answer.samples, answer.presentations)
-    for name, spec in extras.items():
-        if not _is_counts(answer.extras[name], spec.shape, largest):
-            raise Refused(f"its {name} is not a matrix of counts that fits its training")
+    _check_extras(answer, extras)
     _check_step(answer.tensors, reference, max_step)
+
+
+def _check_extras(answer: Answer, extras: Mapping[str, ExtraSpec]) -> None:
+    shown = max(answer.samples, answer.presentations)
+    lengths: dict[str, int] = {}  # what the site chose, by name
+    for name, spec in extras.items():
+        array = answer.extras[name]
+        shape = _resolve(spec.shape, array, lengths, answer.samples)
+        if spec.dtype == "int64" and spec.largest is None:
+            if not _is_counts(array, shape, shown):
+                raise Refused(f"its {name} is not a matrix of counts that fits its training")
+        elif not _is_array(array, shape, spec):
+            raise Refused(f"its {name} has not the shape, type or range that the method asks for")
+
+
+def _resolve(shape: tuple[int | str, ...], array: object, lengths: dict[str, int], samples: int) -> tuple[int, ...]:
+    """The shape that an extra must have, with the lengths that the site may choose; -1, which none has, if too long."""
+    actual = array.shape if isinstance(array, np.ndarray) and array.ndim == len(shape) else (-1,) * len(shape)
+    for wanted, length in zip(shape, actual, strict=True):
+        if isinstance(wanted, str):
+            lengths.setdefault(wanted, length if length <= samples else -1)
+    return tuple(lengths[wanted] if isinstance(wanted, str) else wanted for wanted in shape)
+
+
+def _is_array(array: object, shape: tuple[int, ...], spec: ExtraSpec) -> bool:
+    if not isinstance(array, np.ndarray) or array.dtype != np.dtype(spec.dtype) or array.shape != shape:
+        return False
+    if array.dtype == np.bool_ or not array.size:
+        return True
+    low, high = float(array.min()), float(array.max())  # NaN stays NaN and fails the comparison
+    bound = LARGEST_COUNT if spec.largest is None else spec.largest
+    return (0 if spec.dtype == "int64" else -bound) <= low and high <= bound
 
 
 def _check_step(tensors: Arrays, reference: Arrays, max_step: float) -> None:
@@ -94,7 +123,7 @@ def _check_error(answer: Answer) -> None:
 def _check_confusion(confusion: Arrays, task: Task, classes: int) -> None:
     wanted = {"val"} if task.validate else set()
     if task.kind == "score":
-        wanted |= {"test_last", "test_best"} if task.best else {"test_last"}
+        wanted |= {"test_last", "test_best"} if task.best_version is not None else {"test_last"}
     if set(confusion) != wanted:
         raise Refused("its scores are not those that were asked for")
     if not all(_is_counts(counts, (classes, classes), LARGEST_COUNT) for counts in confusion.values()):

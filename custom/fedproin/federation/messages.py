@@ -27,6 +27,8 @@ class Task:
         deadline_seconds: how long a site may take; none in a simulation.
         model: the global model's public tensors.
         best: the best validated model's public tensors; only in `score`.
+        best_version: rounds of training that the best validated model so far has seen; none before the first
+            validation. What a site keeps of that time it must not throw away.
     """
 
     kind: Kind
@@ -39,6 +41,7 @@ class Task:
     deadline_seconds: float | None
     model: Arrays
     best: Arrays = field(default_factory=dict)
+    best_version: int | None = None
 
 
 @dataclass(frozen=True)

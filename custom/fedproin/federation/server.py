@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
 
 from fedproin.errors import UserError
 from fedproin.federation import console
@@ -25,8 +24,7 @@ from fedproin.federation.results import write_results
 from fedproin.federation.tracking import Tracker
 from fedproin.maths.scores import scores
 from fedproin.methods import create_method
-from fedproin.methods.base import Method, ServerState, Tensors, Update
-from fedproin.seeds import derive_seed
+from fedproin.methods.base import Method, Tensors, Update, initial_model
 from fedproin.settings import Settings
 
 Exchange = Callable[[Task, Sequence[str]], Mapping[str, str]]
@@ -58,13 +56,13 @@ class Server:
         self.settings, self.directory, self.log = settings, directory, log
         self.sites, self._deadline_seconds = tuple(fresh.site_names), deadline_seconds
         self.method: Method = create_method(settings)
+        torch.set_num_threads(settings.training.threads)  # a method may train in `merge`: the same bits on any machine
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         earlier = load_checkpoint(directory, fresh)
-        model = self._initial_model(pretrained=earlier is None)
-        initial = ServerState({name: tensor.detach().clone() for name, tensor in model.state_dict().items()})
-        self._checkpoint = earlier or Checkpoint(initial, None, fresh)
-        shared = frozenset(self.method.shared_names(model))
-        self._expected = Expected(settings, shared, self.method.extras(), self.run_record.data == "synthetic")
+        model = initial_model(self.method, pretrained=earlier is None and self.method.scored == "global")
+        self._checkpoint = earlier or Checkpoint(self.method.initial(model), None, fresh)
+        shared, extras = frozenset(self.method.shared_names(model)), self.method.extras(model)
+        self._expected = Expected(settings, shared, extras, self.run_record.data == "synthetic")
         self._lock = threading.Lock()
         self._open: OpenRound | None = None
 
@@ -116,7 +114,7 @@ class Server:
 
     def _train_round(self, round_: int, exchange: Exchange) -> RoundRecord:
         federation = self.settings.federation
-        participants = draw(self.settings.seed, round_, self.sites, federation.participation)
+        participants = self._participants(round_)
         validate = round_ > 0 and round_ % federation.validate_every == 0
         task = self._task("round", round_, participants, validate)
         opened, seconds = self._exchange(task, self.sites if validate else participants, exchange)
@@ -133,6 +131,11 @@ class Server:
         self.run_record.rounds.append(record)
         return record
 
+    def _participants(self, round_: int) -> tuple[str, ...]:
+        if self.method.trains_on == "union":  # one site has all there is
+            return self.sites[:1]
+        return draw(self.settings.seed, round_, self.sites, self.settings.federation.participation)
+
     def _exchange(self, task: Task, targets: Sequence[str], exchange: Exchange) -> "tuple[OpenRound, float]":
         started = time.monotonic()
         opened = OpenRound(task, targets, self._expected)
@@ -145,7 +148,8 @@ class Server:
                 self._open = None
         return opened, time.monotonic() - started
 
-    def _task(self, kind: str, round_: int, train: Sequence[str], validate: bool, best: Arrays | None = None) -> Task:
+    def _task(self, kind: str, round_: int, train: Sequence[str], validate: bool) -> Task:
+        best = self._checkpoint.best
         return Task(
             kind="score" if kind == "score" else "round",
             run_id=self.run_record.run_id,
@@ -156,7 +160,8 @@ class Server:
             validate=validate,
             deadline_seconds=self._deadline_seconds,
             model=self.global_model(),
-            best=best or {},
+            best=_to_arrays(best.public) if best and kind == "score" else {},
+            best_version=best.version if best else None,
         )
 
     def _validate(self, version: int, opened: "OpenRound", record: RoundRecord) -> None:
@@ -172,7 +177,7 @@ class Server:
 
     def _final_scores(self, exchange: Exchange) -> None:
         rounds, best = self.settings.federation.rounds, self._checkpoint.best
-        task = self._task("score", rounds, (), True, _to_arrays(best.public) if best else None)
+        task = self._task("score", rounds, (), True)
         opened, _ = self._exchange(task, self.sites, exchange)
         self._report_unscored(opened)
         counts = opened.pooled("val")
@@ -216,11 +221,6 @@ class Server:
     def _prototypes(self) -> NDArray[np.float32] | None:
         prototypes = self._checkpoint.state.public.get("prototypes")
         return None if prototypes is None else prototypes.numpy()
-
-    def _initial_model(self, pretrained: bool) -> nn.Module:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(derive_seed(self.settings.seed, "initial model"))
-            return self.method.build(None if pretrained else "server")
 
 
 def _require_a_start(first: RoundRecord) -> None:

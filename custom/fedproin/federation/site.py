@@ -20,7 +20,7 @@ from fedproin.errors import SettingsError, UserError
 from fedproin.federation.identity import package_identity
 from fedproin.federation.messages import Answer, Arrays, Task
 from fedproin.methods import create_method
-from fedproin.methods.base import Memory, Method, RoundContext
+from fedproin.methods.base import Memory, Method, RoundContext, initial_model
 from fedproin.models.encoders import input_statistics
 from fedproin.settings import Settings
 from fedproin.training.batches import Part
@@ -45,7 +45,10 @@ class Site:
         self.settings = settings.with_classes(table_classes(settings, location))
         self.device, self.autocast_dtype = prepare_device(settings.training)
         self.method: Method = create_method(self.settings)
-        self.model: nn.Module = self.method.build(name).to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+        model = initial_model(self.method, name, pretrained=self.method.scored == "local")
+        state, local = model.state_dict(), sorted(self.method.local_names(model))
+        self._initial = {name: state[name].clone() for name in local}  # what no message brings in the first round
+        self.model: nn.Module = model.to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
         self._images: SiteImages | None = None
 
     def run(self, task: Task) -> Answer:
@@ -71,19 +74,16 @@ class Site:
         if self._images is None:
             self._images = open_site(self.settings, self.location, self.name, task.sites)
         state = SiteState(self.directory / "state", task.run_id)
-        notes: list[str] = []
-        memory = _load(state, task.round, notes)
-        ctx = RoundContext(self.settings, task.round, self.device, self.autocast_dtype, memory, notes=notes)
-        self._receive(task.model, ctx)
-        return self._score(task, ctx) if task.kind == "score" else self._round(task, ctx, state)
+        return self._score(task, state) if task.kind == "score" else self._round(task, state)
 
-    def _round(self, task: Task, ctx: RoundContext, state: SiteState) -> dict[str, Any]:
+    def _round(self, task: Task, state: SiteState) -> dict[str, Any]:
+        ctx = self._receive(task.model, task.round, state)
         counts = {"val": self._confusion("val", ctx)} if task.validate else {}
         train = self._part("train")
         answer: dict[str, Any] = {"confusion": counts, "samples": len(train)}
         if self.name in task.train and len(train):
-            result, report = train_round(self.method, self.model, train, ctx, self.name)
-            state.save(task.round, result.remember)
+            result, report = train_round(self.method, self.model, train, ctx)
+            state.save(task.round, result.remember, task.best_version)
             answer |= {
                 "trained": True,
                 "tensors": _to_arrays(result.shared),
@@ -96,16 +96,24 @@ class Site:
             ctx.notes.append("no_training_images")
         return answer | {"notes": tuple(ctx.notes)}
 
-    def _score(self, task: Task, ctx: RoundContext) -> dict[str, Any]:
+    def _score(self, task: Task, state: SiteState) -> dict[str, Any]:
+        ctx = self._receive(task.model, task.round, state)
         counts = {"val": self._confusion("val", ctx), "test_last": self._confusion("test", ctx)}
-        if task.best:
-            self._receive(task.best, ctx)
-            counts["test_best"] = self._confusion("test", ctx)
+        if task.best_version is not None:
+            best = self._receive(task.best, task.best_version, state)
+            counts["test_best"] = self._confusion("test", best)
         return {"confusion": counts, "samples": len(self._part("train"))}
 
-    def _receive(self, arrays: Arrays, ctx: RoundContext) -> None:
+    def _receive(self, arrays: Arrays, round_: int, state: SiteState) -> RoundContext:
+        """Take a message into the model, with what the site had kept when that round began."""
+        notes: list[str] = []
+        memory = _load(state, round_, notes)
         message = {name: torch.from_numpy(np.array(array)) for name, array in arrays.items()}
-        self.method.receive(self.model, message, ctx.memory)
+        self.method.receive(self.model, {**self._initial, **message}, memory)
+        beside = {name: message[name] for name in message.keys() - self.model.state_dict().keys()}
+        return RoundContext(
+            self.settings, round_, self.device, self.autocast_dtype, memory, self.name, beside, notes=notes
+        )
 
     def _confusion(self, part: str, ctx: RoundContext) -> NDArray[np.int64]:
         counts: NDArray[np.int64] = confusion(self.method, self.model, self._part(part), ctx).numpy()
@@ -113,7 +121,7 @@ class Site:
 
     def _part(self, name: str) -> Part:
         assert self._images is not None
-        rows = getattr(self._images, name)
+        rows = getattr(self._images.union if self._of_all_sites(name) else self._images, name)
         data = self.settings.data
         mean, std = input_statistics(self.settings.model.backbone)
         return Part(
@@ -125,6 +133,21 @@ class Site:
             self.settings.training.batch_size,
             self.device,
         )
+
+    def _of_all_sites(self, part: str) -> bool:
+        """Whether a part is that of all sites together, which a simulation alone can give."""
+        assert self._images is not None
+        if part == "train":
+            wanted = required = self.method.trains_on == "union"
+        else:
+            where = self.settings.federation.local_scores
+            wanted = self.method.scored == "local" and where != "slices"
+            required = wanted and where == "pooled_full"
+        if required and self._images.union is None:
+            raise SettingsError(
+                "Images of all sites together exist in a simulation only; choose another method, or slices."
+            )
+        return wanted and self._images.union is not None
 
 
 def describe_failure(error: Exception, directory: Path) -> str:

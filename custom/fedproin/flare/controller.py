@@ -29,6 +29,7 @@ from fedproin.federation.server import Server
 from fedproin.flare.aggregator import FedProInAggregator
 from fedproin.flare.console import quiet_simulator
 from fedproin.flare.translation import to_shareable
+from fedproin.flare.workspace import config_directory
 from fedproin.settings import load_settings
 
 POLL_SECONDS = 0.05
@@ -82,7 +83,7 @@ class FedProInController(Controller):
     def _open_server(self, fl_ctx: FLContext) -> Server:
         workspace = self._engine.get_workspace()
         root = Path(workspace.get_root_dir())
-        config = Path(workspace.get_app_config_dir(fl_ctx.get_job_id()))
+        config = config_directory(workspace, fl_ctx.get_job_id())
         require_same_package(config)
         settings = load_settings(config / "settings.json")
         shared = self._simulated or settings.data.synthetic  # a table that the server can read too

@@ -16,6 +16,7 @@ from fedproin.federation.identity import package_identity, require_same_package
 from fedproin.federation.messages import Answer, Task
 from fedproin.federation.trainer_process import SiteArguments, TrainerProcess
 from fedproin.flare.translation import from_flare, to_shareable
+from fedproin.flare.workspace import config_directory
 from fedproin.settings import load_settings
 
 
@@ -49,7 +50,7 @@ def site_arguments(fl_ctx: FLContext) -> SiteArguments:
     """What the trainer needs to know of this site; refuses a job that was packed with other code."""
     workspace = fl_ctx.get_engine().get_workspace()
     root = Path(workspace.get_root_dir())
-    config = Path(workspace.get_app_config_dir(fl_ctx.get_job_id()))
+    config = config_directory(workspace, fl_ctx.get_job_id())
     require_same_package(config)
     settings = load_settings(config / "settings.json")
     simulated = bool(fl_ctx.get_prop(FLContextKey.SIMULATE_MODE, False))

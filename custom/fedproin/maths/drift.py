@@ -1,8 +1,9 @@
-"""The two terms of FedProIn that hold a site close to the federation.
+"""Terms that hold a site close to the federation: the two of FedProIn, and FedProx's.
 
 B batch, C classes, M prototypes a class, D feature size.
 """
 
+from collections.abc import Iterable
 from typing import Literal, get_args
 
 import torch
@@ -61,6 +62,15 @@ def prototype_contrast(
     to_previous = torch.linalg.vector_norm(local_CMD - previous_CMD.detach(), dim=dim)
     delta = (to_global - to_previous) / (to_global + to_previous + EPS)
     return torch.relu(delta + margin).mean()
+
+
+def proximal_distance(parameters: Iterable[Tensor], reference: Iterable[Tensor]) -> Tensor:
+    """Half the squared distance between two lists of tensors (FedProx, eq. 2, without its factor mu).
+
+    A sum of squares: its gradient is 0 where the two are equal, while that of a root is NaN.
+    """
+    squares = [((own - other.detach()) ** 2).sum() for own, other in zip(parameters, reference, strict=True)]
+    return torch.stack(squares).sum() / 2
 
 
 def _check(reduction: str, known: tuple[str, ...]) -> None:

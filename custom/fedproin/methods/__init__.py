@@ -11,7 +11,17 @@ if TYPE_CHECKING:
     from fedproin.methods.base import Method
 
 METHODS = {
+    "balancefl": "fedproin.methods.balancefl:BalanceFl",
+    "central": "fedproin.methods.central:Central",
+    "fedavg": "fedproin.methods.fedavg:FedAvg",
+    "fedplvm": "fedproin.methods.fedplvm:FedPlvm",
+    "fedproc": "fedproin.methods.fedproc:FedProc",
     "fedproin": "fedproin.methods.fedproin:FedProIn",
+    "fedproto": "fedproin.methods.fedproto:FedProto",
+    "fedprox": "fedproin.methods.fedprox:FedProx",
+    "fedtgp": "fedproin.methods.fedtgp:FedTgp",
+    "moon": "fedproin.methods.moon:Moon",
+    "solo": "fedproin.methods.solo:Solo",
 }
 
 

@@ -7,14 +7,18 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
 
-from fedproin.settings import Settings
+from fedproin.models.encoders import Encoder, build_encoder
+from fedproin.seeds import derive_seed
+from fedproin.settings import Settings, parse
 
 Tensors = dict[str, Tensor]
+
+LARGEST_FEATURE = 1e6  # of a vector of features that the server accepts
 
 
 @dataclass(frozen=True)
@@ -40,7 +44,9 @@ class RoundContext:
     """One round at one site: where it stands, what the site remembers, and what the method counts.
 
     Attributes:
+        site: its name; with seed and round it makes the seeds of all that is drawn here.
         memory: of the last round in which this site trained; none in its first one.
+        message: what the server sent beside the model's own tensors; an entry is absent while there is nothing to send.
         frozen: models without gradients that the method compares with; it fills them in `begin_round`.
         constants: tensors that stay fixed during the round, likewise.
         counters: what is counted while training; zeroed by the method in `begin_round`.
@@ -52,16 +58,32 @@ class RoundContext:
     device: torch.device
     autocast_dtype: torch.dtype | None = None
     memory: Memory | None = None
+    site: str = ""
+    message: Mapping[str, Tensor] = field(default_factory=dict)
     epoch: int = 0
     frozen: dict[str, nn.Module] = field(default_factory=dict)
     constants: Tensors = field(default_factory=dict)
     counters: Tensors = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    _generators: dict[str, torch.Generator] = field(default_factory=dict)
 
     @property
     def last_epoch(self) -> bool:
         """Whether this is the last local epoch of the round."""
         return self.epoch == self.settings.training.local_epochs - 1
+
+    def remembered(self, oldest: int | None = None) -> Mapping[str, Tensor]:
+        """What the site kept; nothing in its first round, or when that was more than `oldest` rounds ago."""
+        if self.memory is None or (oldest and self.round - self.memory.round > oldest):
+            return {}
+        return self.memory.tensors
+
+    def generator(self, purpose: str) -> torch.Generator:
+        """The round's source of random numbers for a purpose, on the CPU; its draws depend on no other purpose's."""
+        if purpose not in self._generators:
+            seed = derive_seed(self.settings.seed, self.site, self.round, purpose)
+            self._generators[purpose] = torch.Generator().manual_seed(seed)
+        return self._generators[purpose]
 
     def encode(self, encoder: nn.Module, images: Tensor) -> Tensor:
         """Features [B, D] in float32; only the encoder runs in the reduced precision, never a prototype term."""
@@ -79,6 +101,11 @@ class LossTerms:
 
     total: Tensor
     terms: Tensors
+
+    @classmethod
+    def weighted(cls, terms: Tensors, weights: Mapping[str, float]) -> "LossTerms":
+        """The terms and their weighted sum; a term without a weight counts once."""
+        return cls(torch.stack([weights.get(name, 1.0) * term for name, term in terms.items()]).sum(), terms)
 
 
 @dataclass(frozen=True)
@@ -116,31 +143,68 @@ class ServerState:
 
 @dataclass(frozen=True)
 class ExtraSpec:
-    """Shape and bounds that the server demands of an extra: non-negative integers, with a bounded sum."""
+    """What the server demands of an extra: finite values, and integers that are not negative.
 
-    shape: tuple[int, ...]
+    Attributes:
+        shape: a name in it stands for a length that the site chooses, at most its training images; extras that have the
+            same name in their shapes have the same length there.
+        largest: bound of the absolute values; without one they are counts, whose sum is at most the images shown.
+    """
+
+    shape: tuple[int | str, ...]
+    dtype: Literal["int64", "float32", "float64", "bool"] = "int64"
+    largest: float | None = None
 
 
 class Method(ABC):
     """A federated learning method, made from the settings of a job.
 
     Attributes:
+        options_class: settings class of the method's own options.
         scored: `global` models are scored as the server merged them; `local` ones as each site keeps them.
-        options: of the method, a frozen dataclass.
+        trains_on: each site's `own` images; or the `union` of all, which exists in a simulation only, at one site.
+        options: of the method, an instance of `options_class`.
     """
 
+    options_class: ClassVar[type]
     scored: Literal["global", "local"] = "global"
+    trains_on: Literal["own", "union"] = "own"
     options: Any
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
+        self.options = parse(self.options_class, settings.method, "method")
 
     @abstractmethod
-    def build(self, site: str | None = None) -> nn.Module:
-        """A new model; its random numbers come from torch's global generator."""
+    def build(self, site: str | None = None, pretrained: bool = False) -> nn.Module:
+        """A new model; its random numbers come from torch's global generator.
+
+        Args:
+            site: whose model it is; none at the server.
+            pretrained: begin with the settings' pretrained weights, if they want any. Where another model will be
+                received they are not read.
+        """
+
+    def build_encoder(self, pretrained: bool) -> Encoder:
+        """The job's encoder; every method draws it first, so all begin with the same one."""
+        model = self.settings.model
+        return build_encoder(
+            model.backbone,
+            width=model.width,
+            image_size=self.settings.data.image_size,
+            pretrained=model.pretrained and pretrained,
+            weights=model.weights,
+        )
+
+    def initial(self, model: nn.Module) -> ServerState:
+        """The state of the server before the first round; by default all of its model."""
+        return ServerState({name: tensor.detach().clone() for name, tensor in model.state_dict().items()})
 
     def receive(self, model: nn.Module, message: Mapping[str, Tensor], memory: Memory | None) -> None:
-        """Take the server's message into the model; by default all of it, and nothing else."""
+        """Take the server's message into the model; by default all of it, and nothing else.
+
+        What is local comes from the memory, or while there is none from the message: the caller puts first values in.
+        """
         entries = dict(message)
         if memory is not None:
             entries.update({name: memory.tensors[name] for name in self.local_names(model) if name in memory.tensors})
@@ -165,13 +229,13 @@ class Method(ABC):
 
     @abstractmethod
     def loss(self, ctx: RoundContext, model: nn.Module, images: Tensor, labels: Tensor) -> LossTerms:
-        """The loss of one batch; it changes nothing but `ctx.counters`."""
+        """The loss of one batch; it changes nothing but `ctx.counters` and the generators of `ctx`."""
 
     @abstractmethod
     def end_round(self, ctx: RoundContext, model: nn.Module, data: TrainingData) -> SiteResult:
         """What the server gets and what the site remembers."""
 
-    def extras(self) -> Mapping[str, ExtraSpec]:
+    def extras(self, model: nn.Module) -> Mapping[str, ExtraSpec]:
         """The extras that every update must carry; by default none."""
         return {}
 
@@ -182,3 +246,10 @@ class Method(ABC):
     @abstractmethod
     def predict(self, ctx: RoundContext, model: nn.Module, images: Tensor) -> Tensor:
         """Predicted class, int64 [B]."""
+
+
+def initial_model(method: Method, site: str | None = None, pretrained: bool = False) -> nn.Module:
+    """The model that the server and every site begin with: the same bits everywhere for the same seed."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(derive_seed(method.settings.seed, "initial model"))
+        return method.build(site, pretrained)

@@ -4,7 +4,6 @@ Source: "Mitigating Client Drift for Learnable Prototypes in Federated Medical I
 B batch, C classes, M prototypes a class, D feature size, K sites.
 """
 
-import copy
 from collections.abc import Collection
 from typing import Annotated, Literal, cast
 
@@ -25,11 +24,10 @@ from fedproin.methods.base import (
     TrainingData,
     Update,
 )
+from fedproin.methods.passes import clean_features, frozen_copy
 from fedproin.models.classifiers import PrototypeClassifier
-from fedproin.models.encoders import build_encoder
-from fedproin.settings import STRICT, AtLeast1, Positive, Settings, parse
+from fedproin.settings import STRICT, AtLeast1, NonNegative, Positive
 
-NonNegative = Annotated[float, Field(ge=0)]
 PAPER_WEIGHTS = {"mce": (1.0, 0.1), "mcl": (0.1, 0.01), "gmcl": (0.1, 0.01)}  # lambda_FDL, lambda_PCL
 PROTOTYPES = "prototypes"
 INFLUENCE = "influence"
@@ -83,21 +81,12 @@ class FedProInOptions:
 class FedProIn(Method):
     """Site: task loss + lambda_FDL FDL + lambda_PCL PCL; server: FedAvg of the encoder, NIA of the prototypes."""
 
-    def __init__(self, settings: Settings) -> None:
-        super().__init__(settings)
-        self.options = parse(FedProInOptions, settings.method, "method")
+    options_class = FedProInOptions
 
-    def build(self, site: str | None = None) -> PrototypeClassifier:
+    def build(self, site: str | None = None, pretrained: bool = False) -> PrototypeClassifier:
         """A prototype classifier on the job's encoder; prototypes are drawn N(0, 1)."""
-        model, data = self.settings.model, self.settings.data
-        encoder = build_encoder(
-            model.backbone,
-            width=model.width,
-            image_size=data.image_size,
-            pretrained=model.pretrained and site is None,  # a site's weights are the server's
-            weights=model.weights,
-        )
-        return PrototypeClassifier(encoder, len(data.classes), self.options.prototypes_per_class)
+        classes, per_class = len(self.settings.data.classes), self.options.prototypes_per_class
+        return PrototypeClassifier(self.build_encoder(pretrained), classes, per_class)
 
     def begin_round(self, ctx: RoundContext, model: nn.Module, data: TrainingData) -> None:
         """Freeze what this round is compared with, and start counting."""
@@ -105,8 +94,8 @@ class FedProIn(Method):
         if ctx.round == 0 and self.options.prototype_init == "feature_mean":
             self._start_at_features(ctx, model, data)
         if self.options.lambda_fdl:
-            ctx.frozen["encoder"] = _frozen_copy(model.encoder)
-        previous = self._previous_prototypes(ctx)
+            ctx.frozen["encoder"] = frozen_copy(model.encoder)
+        previous = ctx.remembered(self.options.prev_max_age).get(PROTOTYPES)
         if self.options.lambda_pcl and previous is not None:
             ctx.constants["global"] = model.prototypes.detach().clone()
             ctx.constants["previous"] = previous.to(ctx.device)
@@ -152,7 +141,7 @@ class FedProIn(Method):
             remember={name: state[name] for name in {PROTOTYPES, *self.local_names(model)}},
         )
 
-    def extras(self) -> dict[str, ExtraSpec]:
+    def extras(self, model: nn.Module) -> dict[str, ExtraSpec]:
         """The influence matrix [C, M]."""
         return {INFLUENCE: ExtraSpec((len(self.settings.data.classes), self.options.prototypes_per_class))}
 
@@ -198,34 +187,12 @@ class FedProIn(Method):
         counts = prototypes.influence_counts(dist_BCM.detach(), labels, self.options.influence_scope)
         ctx.counters[INFLUENCE] += counts
 
-    def _previous_prototypes(self, ctx: RoundContext) -> Tensor | None:
-        if ctx.memory is None or PROTOTYPES not in ctx.memory.tensors:
-            return None
-        oldest = self.options.prev_max_age
-        return None if oldest and ctx.round - ctx.memory.round > oldest else ctx.memory.tensors[PROTOTYPES]
-
     def _start_at_features(self, ctx: RoundContext, model: PrototypeClassifier, data: TrainingData) -> None:
-        features, labels = _clean_features(ctx, model, data)
+        features, labels = clean_features(ctx, model, data)
         with torch.no_grad():
             for label in sorted(set(labels.tolist())):
                 centres = _cluster_centres(features[labels == label], model.prototypes.shape[1])
                 model.prototypes[label, : len(centres)] = centres.to(ctx.device)
-
-
-def _frozen_copy(encoder: nn.Module) -> nn.Module:
-    """A copy without gradients whose BatchNorm buffers never move: momentum 0 keeps them, in training mode too."""
-    frozen = copy.deepcopy(encoder).requires_grad_(False)
-    for layer in frozen.modules():
-        if isinstance(layer, nn.modules.batchnorm._BatchNorm):
-            layer.momentum = 0.0
-    return frozen
-
-
-def _clean_features(ctx: RoundContext, model: PrototypeClassifier, data: TrainingData) -> tuple[Tensor, Tensor]:
-    model.eval()
-    with torch.no_grad():
-        pairs = [(ctx.encode(model.encoder, images).cpu(), labels.cpu()) for images, labels in data.clean_batches()]
-    return torch.cat([z for z, _ in pairs]), torch.cat([y for _, y in pairs])
 
 
 def _cluster_centres(features: Tensor, count: int) -> Tensor:

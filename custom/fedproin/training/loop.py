@@ -23,20 +23,24 @@ class TrainingReport:
     losses: dict[str, list[float]] = field(default_factory=dict)
 
 
-def train_round(
-    method: Method, model: nn.Module, part: Part, ctx: RoundContext, site: str
-) -> tuple[SiteResult, TrainingReport]:
+def train_round(method: Method, model: nn.Module, part: Part, ctx: RoundContext) -> tuple[SiteResult, TrainingReport]:
     """Train `model` in place for the local epochs of one round."""
-    seed, training = ctx.settings.seed, ctx.settings.training
-    generator = torch.Generator().manual_seed(derive_seed(seed, site, ctx.round, "sampler"))
-    augment = _augmentation(ctx, part, derive_seed(seed, site, ctx.round, "augmentation"))
+    training = ctx.settings.training
+    augment = _augmentation(ctx, part, derive_seed(ctx.settings.seed, ctx.site, ctx.round, "augmentation"))
     method.begin_round(ctx, model, part)
     optimizer = torch.optim.Adam(model.parameters(), lr=training.learning_rate)
     if training.optimizer_state == "persist" and ctx.memory is not None:
         _restore(optimizer, ctx.memory.tensors)
     report = TrainingReport()
     for ctx.epoch in range(training.local_epochs):
-        batches = epoch_batches(part.labels, training.batch_size, training.sampler, training.epoch_length, generator)
+        batches = epoch_batches(
+            part.labels,
+            training.batch_size,
+            training.sampler,
+            training.epoch_length,
+            ctx.generator("sampler"),
+            training.steps_per_epoch,
+        )
         _train_epoch(method, model, part, ctx, optimizer, augment, batches, report)
     result = method.end_round(ctx, model, part)
     if training.optimizer_state == "persist":

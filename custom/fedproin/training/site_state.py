@@ -1,4 +1,4 @@
-"""What a site keeps between rounds, on its own disk: previous prototypes, local BatchNorm, optimizer moments.
+"""What a site keeps between rounds, on its own disk: previous prototypes or models, local BatchNorm, optimizer moments.
 
 FLARE's simulator starts a new process for each task, and a real site may be restarted, so memory alone is not enough.
 """
@@ -28,17 +28,18 @@ class SiteState:
             raise ValueError("a run id is 8 to 64 hexadecimal digits")
         self.directory = directory / run_id
 
-    def save(self, round_: int, tensors: Mapping[str, Tensor]) -> None:
-        """Keep the state after training in a round, and the one before; all others are removed.
+    def save(self, round_: int, tensors: Mapping[str, Tensor], best_version: int | None = None) -> None:
+        """Keep the state after training in a round, the one before, and what `load(best_version)` gives.
 
-        A state of a later round is of a time that the server has gone back behind.
+        All others are removed: a state of a later round is of a time that the server has gone back behind.
         """
         self.directory.mkdir(parents=True, exist_ok=True)
         self.directory.chmod(0o700)
         save_tensors(self.directory / f"round-{round_:06d}.safetensors", tensors, {"round": round_})
         rounds = self._rounds()
-        kept = [number for number in rounds if number <= round_][-KEPT:]
-        for number in set(rounds) - set(kept):
+        kept = {number for number in rounds if number <= round_}
+        best = {number for number in kept if best_version is not None and number < best_version}
+        for number in set(rounds) - set(sorted(kept)[-KEPT:]) - set(sorted(best)[-1:]):
             (self.directory / f"round-{number:06d}.safetensors").unlink(missing_ok=True)
 
     def load(self, before: int) -> Memory | None:
