@@ -24,7 +24,6 @@ from fedproin.tools.bench.worker import Work
 from fedproin.tools.cli import main
 
 LONG = ("rounds = 1", "rounds = 10000")
-ENDLESS = {"federation": {"rounds": 10_000}}
 
 
 @pytest.fixture(scope="module")
@@ -160,6 +159,7 @@ def alive(processes, seconds=30):
     return [one for one in left if one.status() != psutil.STATUS_ZOMBIE]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_no_process_and_no_half_file_is_left(slow_bench, tmp_path, number):
     process, processes = slow_bench
@@ -178,9 +178,8 @@ def test_no_process_and_no_half_file_is_left(slow_bench, tmp_path, number):
 def test_a_killed_worker_costs_its_run_and_the_next_call_makes_it(write_spec, tmp_path, monkeypatch, capsys):
     runs = plan(load_spec(write_spec(("seeds = [0, 1]", "seeds = [0]"))))[:2]
     shared = Work(tmp_path / "out", Provenance("typed", "local", "synthetic"))
-    endless = dataclasses.replace(
-        runs[0], settings=parse(Settings, {**dataclasses.asdict(runs[0].settings), **ENDLESS})
-    )
+    values = dataclasses.asdict(runs[0].settings) | {"federation": {"rounds": 10_000}}
+    endless = dataclasses.replace(runs[0], settings=parse(Settings, values))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     killer = Thread(target=kill_the_worker, args=(tmp_path,))
     killer.start()

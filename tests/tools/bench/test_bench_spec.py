@@ -31,7 +31,7 @@ def test_labels_have_defaults(write_spec):
 @pytest.mark.parametrize(
     ("replacement", "sentence"),
     [
-        (("sites = 2", "sitse = 2"), "Unknown setting 'spec.sitse': did you mean 'sites'?"),
+        (("seeds = [0, 1]", "seed = [0]"), "Unknown setting 'spec.seed': did you mean 'seeds'?"),
         (("sites = 2", ""), "Setting 'spec.sites': field required."),
         (("sites = 2", "sites = 1"), "Setting 'spec.sites': input should be greater than or equal to 2, got 1."),
         (('"tiny"', '"../x"'), None),
