@@ -98,7 +98,7 @@ def test_the_specs_of_the_repository(path):
     if unknown:
         pytest.skip(f"not there yet: {', '.join(unknown)}")
     table = [run for run in plan(spec) if run.prototypes is None]
-    assert len(table) == len(spec.rows) * len(spec.partitions) * 3
+    assert len(table) == len(spec.rows) * len(spec.partitions) * len(spec.seeds)
     assert len({run.settings_hash for run in table}) == len(table)  # no row is another one in disguise
     shared = ("batch_size", "local_epochs", "learning_rate", "epoch_length", "optimizer_state")
     assert len({tuple(run.resolved["training"][name] for name in shared) for run in table}) == 1

@@ -26,7 +26,7 @@ PAGE = """# tiny
 | *ablations* |  |  |  |  |  |  |  |  |  |
 | no_fdl | 1,000 | 90.0 ± 0.0 | 90.0 ± 0.0 | 90.0 ± 0.0 | 90.0 ± 0.0 | not run | not run | not run | not run |
 
-- Test images of all sites together, last model, in percent: mean ± standard deviation (n - 1) over 2 seeds, which change split, partition, initial model and draws. Best of the methods bold, second underlined; other groups are not ranked. Steps: of the optimizers of all sites in a run, mean over its runs.
+- Test images of all sites together, last model, in percent: mean ± standard deviation (n - 1) over 2 seeds, which change split, partition, initial model and draws. Best of the methods bold, second underlined; other groups are not ranked. A method without a global model is scored by each site's own model. Steps: of the optimizers of all sites in a run, mean over its runs.
 - 11 of 16 runs are done, 2 sites.
 - p: two-sided Mann-Whitney U, n = 2 against 2 runs; the smallest p that 2 seeds can give is 0.33, so no difference here can be significant at 0.05.
 

@@ -27,7 +27,7 @@ class Work:
 
 
 def work(work: Work, run: Run, workspace: Path) -> None:
-    """Make a run in `workspace` and write its result; the target of a spawned process."""
+    """Make a run in `workspace` and write its result; the target of a process."""
     os.setsid()  # a Ctrl-C in the terminal is for the parent alone, which then stops this whole group
     _print_to(workspace / LOG)
     signal.signal(signal.SIGTERM, _leave)
@@ -52,7 +52,8 @@ def _leave(number: int, frame: FrameType | None) -> None:
 
 
 def _end_with_parent() -> None:
+    """The bench was killed: nobody is left to stop this process and what it has started."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()
-        os.kill(os.getpid(), signal.SIGTERM)
+        os.killpg(0, signal.SIGKILL)

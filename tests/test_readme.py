@@ -1,0 +1,39 @@
+"""README's commands, as they stand there; those of the simulator are run in tests/simulator, `make` by CI."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fedproin.tools.cli import main
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+COMMANDS = re.findall(r"^    ((?:\w+=\S+ )?(?:make|nvflare|fedproin|poc/run.sh|tensorboard)\b.*)$", README, re.M)
+
+
+def test_every_kind_of_command_is_there():
+    assert {"make run", "make test"} <= {re.split(r" {2,}#", command)[0].strip() for command in COMMANDS}
+    assert "nvflare simulator jobs/fedproin -w /tmp/ws -n 10" in README  # tests/simulator runs it
+
+
+@pytest.mark.parametrize("path", sorted(set(re.findall(r"(?:jobs|benchmarks|poc|provisioning)/[\w./]+\w", README))))
+def test_what_it_names_is_there(path):
+    assert (ROOT / path).exists()
+
+
+@pytest.mark.slow
+def test_the_local_engine_and_the_use_of_its_model(tmp_path, monkeypatch):
+    """The command for the local engine, and then the lines of Python that open its best model."""
+    monkeypatch.chdir(ROOT)
+    command = next(line for line in COMMANDS if line.startswith("fedproin simulate"))
+    arguments = shlex.split(command.replace("/tmp/local", str(tmp_path)))[1:]
+    assert main(arguments) == 0
+    lines = re.search(r"((?:    (?:from|tensors).*\n\n?)+)", README[README.index("## Use a model") :])[1]
+    program = re.sub(r"^    ", "", lines, flags=re.M).replace("/tmp/ws", str(tmp_path))
+    program += "print(about['classes'], sorted(tensors)[-1])"
+    printed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    assert printed.split() == ["['akiec',", "'bcc',", "'bkl',", "'df',", "'mel',", "'nv',", "'vasc']", "prototypes"]
