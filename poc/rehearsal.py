@@ -320,4 +320,6 @@ if __name__ == "__main__":
     logging.disable(logging.ERROR)  # FLARE's, of tries to connect before the server is up
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, interrupt)
-    sys.exit(main())
+    code = main()
+    sys.stdout.flush()
+    os._exit(code)  # a connection of FLARE that was interrupted leaves threads behind that never end

@@ -6,6 +6,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -107,8 +108,11 @@ def test_an_interrupted_rehearsal_leaves_nothing(tmp_path, number, when):
 def test_ctrl_c_pressed_again_and_again_leaves_nothing(tmp_path):
     with typed(tmp_path, "--sites", 2) as rehearsal:
         wait_for(lambda: "prepare " in rehearsal.printed, 100, "the kits")
-        while rehearsal.process.poll() is None:
+        until = time.monotonic() + 60
+        while rehearsal.process.poll() is None and time.monotonic() < until:
             rehearsal.process.send_signal(signal.SIGINT)
+            time.sleep(0.01)
+        assert rehearsal.process.poll() == 130, rehearsal.printed
         assert not rehearsal.alive()
 
 
