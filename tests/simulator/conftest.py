@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 import pytest
-from simulator_runs import Run, start
+from simulator_runs import Run, start, whole_run
 
 
 @pytest.fixture(scope="session")
@@ -16,6 +16,5 @@ def one_thread(tmp_path_factory) -> Iterator[Run]:
 @pytest.fixture(scope="session")
 def ten_threads(tmp_path_factory, one_thread) -> Iterator[Run]:
     """The same job with `-t 10`, while the one with a single thread goes on in the background."""
-    with start(tmp_path_factory.mktemp("ten_threads"), "-n", "10", "-t", "10") as run:
-        run.wait(400)
+    with whole_run(tmp_path_factory.mktemp("ten_threads"), "-n", "10", "-t", "10", seconds=400) as run:
         yield run
