@@ -88,7 +88,7 @@ def start(tmp: Path, *flags: str, job: Path | str = JOB, environment: dict[str, 
 
 @contextmanager
 def whole_run(tmp: Path, *flags: str, seconds: float, **options) -> Iterator[Run]:
-    """A run that ended with all its workers: FLARE 2.9 loses one in some starts with several threads, to a port race."""
+    """A run that ended with all its workers: FLARE 2.9 loses one in some starts with many threads, to a port race."""
     for attempt in range(3):
         folder = tmp / f"attempt-{attempt}"
         folder.mkdir()
