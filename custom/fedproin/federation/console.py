@@ -36,7 +36,7 @@ def site_line(round_: int, total: int, site: str, record: SiteRecord, width: int
     head = _head(round_, total, site, width)
     if record.status not in ("trained", "validated"):
         return f"{head}  {record.status}: {record.reason}".removesuffix(": ")
-    parts = [head, f"{_time(record.seconds):>6}"]
+    parts = [head, f"{duration(record.seconds):>6}"]
     if record.losses:
         parts.append(_losses(record.losses))
     if "mcc" in record.validation:
@@ -51,7 +51,7 @@ def site_line(round_: int, total: int, site: str, record: SiteRecord, width: int
 def round_line(record: RoundRecord, total: int, eta_seconds: float, width: int = NAME) -> str:
     """What a round brought: pooled validation of the model it began with, who took part, the time that is left."""
     states = [site.status for site in record.sites.values()]
-    parts = [_head(record.round, total, "global", width), f"{_time(record.seconds):>6}"]
+    parts = [_head(record.round, total, "global", width), f"{duration(record.seconds):>6}"]
     if record.validation:
         parts.append(_validation(record.validation))
     parts.append(f"trained {states.count('trained')}/{len(record.participants)}")
@@ -61,7 +61,7 @@ def round_line(record: RoundRecord, total: int, eta_seconds: float, width: int =
     if not record.counted:
         parts.append("NOT COUNTED: too few updates, the model stays as it was")
     if record.round + 1 < total:
-        parts.append(f"left {_time(eta_seconds)}")
+        parts.append(f"left {duration(eta_seconds)}")
     return "  ".join(parts)
 
 
@@ -69,7 +69,7 @@ def final_table(run: RunRecord, directory: Path) -> str:
     """Pooled test scores and recall of the last and the best model, and where to find what the run left."""
     models = {name: model for name, model in (("last", run.last), ("best", run.best)) if model is not None}
     lines = [*_scores(models), "", *_recall(run.classes, models)] if models else ["The run has no test scores."]
-    lines += ["", *_places(directory), f"time         {_time(run.seconds)}"]
+    lines += ["", *_places(directory), f"time         {duration(run.seconds)}"]
     return "\n".join(lines + ([SYNTHETIC] if run.data == "synthetic" else []))
 
 
@@ -77,9 +77,10 @@ def _head(round_: int, total: int, name: str, width: int) -> str:
     return f"round {round_ + 1:>{len(str(total))}}/{total}  {name:<{width}}"
 
 
-def _time(seconds: float) -> str:
+def duration(seconds: float, decimals: int = 1) -> str:
+    """Such as `42.0 s`, `2:13` (minutes) or `1:02:13`."""
     if seconds < 100:
-        return f"{seconds:.1f} s"
+        return f"{seconds:.{decimals}f} s"
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes}:{rest:02}" if minutes < 60 else f"{minutes // 60}:{minutes % 60:02}:{rest:02}"
 

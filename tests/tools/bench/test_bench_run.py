@@ -13,11 +13,12 @@ from threading import Thread
 import psutil
 import pytest
 
+from fedproin.federation.console import duration
 from fedproin.settings import Settings, parse
 from fedproin.tools.bench.engines import JOB, write_job
 from fedproin.tools.bench.plan import plan
 from fedproin.tools.bench.pool import make_runs
-from fedproin.tools.bench.progress import Progress, duration
+from fedproin.tools.bench.progress import Progress
 from fedproin.tools.bench.result import Provenance, finished, read_result
 from fedproin.tools.bench.spec import load_spec
 from fedproin.tools.bench.worker import Work
@@ -254,7 +255,7 @@ def test_the_job_for_the_simulator_is_that_of_the_repository(tmp_path, make_sett
 
 @pytest.mark.parametrize(("seconds", "text"), [(0.4, "0 s"), (99, "99 s"), (133, "2:13"), (3733, "1:02:13")])
 def test_durations(seconds, text):
-    assert duration(seconds) == text
+    assert duration(seconds, decimals=0) == text
 
 
 @pytest.mark.slow

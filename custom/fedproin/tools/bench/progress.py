@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from fedproin.federation.console import duration
 from fedproin.tools.bench.plan import Run
 
 
@@ -25,11 +26,11 @@ class Progress:
         """Print the line of a run; `failure` says why it has no result, if it has none."""
         if failure:
             self.failed += 1
-            print(f"{self._count()}  {run}  FAILED after {duration(seconds)}: {failure}", flush=True)
+            print(f"{self._count()}  {run}  FAILED after {duration(seconds, 0)}: {failure}", flush=True)
             return
         self.done += 1
         self._seconds.append(seconds)
-        print(f"{self._count()}  {run}  {duration(seconds)}{self._outlook()}", flush=True)
+        print(f"{self._count()}  {run}  {duration(seconds, 0)}{self._outlook()}", flush=True)
 
     def _count(self) -> str:
         return f"{self.done:>{len(str(self.total))}}/{self.total}"
@@ -37,12 +38,4 @@ class Progress:
     def _outlook(self) -> str:
         mean = sum(self._seconds) / len(self._seconds)
         left = (self.total - self.done - self.failed) * mean / self.workers
-        return f"  (mean {duration(mean)} a run, {duration(left)} left)"
-
-
-def duration(seconds: float) -> str:
-    """Such as `42 s`, `2:13` (minutes) or `1:02:13`."""
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes}:{rest:02}" if minutes < 60 else f"{minutes // 60}:{minutes % 60:02}:{rest:02}"
+        return f"  (mean {duration(mean, 0)} a run, {duration(left, 0)} left)"
