@@ -5,7 +5,7 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 TESTABLE := .venv/.testable
 
-.PHONY: setup run test test-federation bench lint types clean
+.PHONY: setup run test test-federation test-faults bench lint types clean
 
 setup: $(INSTALLED)
 
@@ -26,6 +26,9 @@ test: $(TESTABLE)
 
 test-federation: $(TESTABLE)
 	$(BIN)/pytest -m federation tests/federation_runs
+
+test-faults: $(TESTABLE)
+	$(BIN)/pytest -m fault tests/faults
 
 bench: $(TESTABLE)
 	@test -n "$$FEDPROIN_DATA" || { echo "Say where the pictures are: FEDPROIN_DATA=../shared/data/ham10000_28px.zip make bench"; exit 2; }

@@ -1,15 +1,11 @@
 """Provisioned federations of real processes over mTLS; each takes minutes, so those that can share one do."""
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "poc"))
-
-from provisioned import Running  # noqa: E402, after the path to poc/
+from provisioned import Running
 
 MARKS = (pytest.mark.federation, pytest.mark.timeout(900))
 

@@ -4,10 +4,11 @@ import stat
 
 import pytest
 import yaml
-from provisioned import Running, assert_same_run, copy_of_package, daemons, simulate, wait_for
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from local_federation import SERVER
+from provisioned import Running, assert_same_run, copy_of_package, daemons, simulate
+from waiting import wait_for
 
 PREINSTALLED = ("--preinstalled",)
 

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 from cryptography import x509
-from pictures import draw_pictures
-from provisioned import daemons, wait_for
 from readme import ROOT, Block, Carry, carry, names, steps, type_in
 
 from fedproin.federation.results import read_results
 from local_federation import SERVER, LocalFederation, free_port
+from pictures import draw_pictures
+from provisioned import daemons
+from waiting import wait_for
 
 DISTRIBUTED = "The distributed way"
 SET_UP = "Set up, check, start, stop"

@@ -14,10 +14,11 @@ from pathlib import Path
 
 import psutil
 import pytest
-from pictures import draw_pictures
-from provisioned import JOB, assert_same_run, simulate, wait_for
 
 from local_federation import EXECUTABLES, free_port
+from pictures import draw_pictures
+from provisioned import JOB, assert_same_run, simulate
+from waiting import wait_for
 
 ROOT = Path(__file__).parents[2]
 

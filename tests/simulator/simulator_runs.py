@@ -6,7 +6,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -110,13 +109,3 @@ def small_job(tmp: Path, original: Path = JOB, **groups: dict[str, object]) -> P
         settings[group] = settings[group] | values if isinstance(values, dict) else values
     file.write_text(json.dumps(settings))
     return job
-
-
-def wait_for(condition, seconds: float, what: str):
-    """The first true value of `condition()`."""
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        if value := condition():
-            return value
-        time.sleep(0.02)
-    pytest.fail(f"{what} did not happen within {seconds} s")

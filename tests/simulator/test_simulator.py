@@ -7,11 +7,12 @@ import time
 import numpy as np
 import psutil
 import pytest
-from simulator_runs import SHARED, small_job, start, wait_for, whole_run
+from simulator_runs import SHARED, small_job, start, whole_run
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from fedproin.federation.local_engine import run_local
 from fedproin.settings import load_settings
+from waiting import wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -86,7 +87,7 @@ def test_a_killed_trainer_costs_its_site_one_round(tmp_path):
             return []
 
         wait_for(lambda: "round 1/3  global" in run.printed, 120, "the first round")
-        wait_for(trainer_at_work, 60, "training of site-2")[0].kill()
+        wait_for(trainer_at_work, 60, "training of site-2", pause=0.02)[0].kill()
         printed = run.wait(300)
         assert run.process.returncode == 0, printed
         assert run.processes() == []

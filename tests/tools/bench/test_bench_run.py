@@ -23,6 +23,7 @@ from fedproin.tools.bench.result import Provenance, finished, read_result
 from fedproin.tools.bench.spec import load_spec
 from fedproin.tools.bench.worker import Work
 from fedproin.tools.cli import main
+from waiting import wait_for
 
 LONG = ("rounds = 1", "rounds = 10000")
 
@@ -130,7 +131,7 @@ def slow_bench(write_spec, tmp_path):
     )
     processes = []
     try:
-        wait_for(lambda: len(training_logs(tmp_path)) == 2)
+        wait_for(lambda: len(training_logs(tmp_path)) == 2, 100, "training in both workers")
         processes = psutil.Process(process.pid).children(recursive=True)
         yield process, processes
     finally:
@@ -144,15 +145,6 @@ def slow_bench(write_spec, tmp_path):
 def training_logs(folder):
     logs = folder.glob("fedproin_bench_*/*/log.txt")
     return [log for log in logs if "/10000  global" in log.read_text()]
-
-
-def wait_for(condition, seconds=100):
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        if condition():
-            return
-        time.sleep(0.05)
-    pytest.fail("the workers did not start")
 
 
 def alive(processes, seconds=30):
@@ -198,7 +190,7 @@ def test_a_killed_worker_costs_its_run_and_the_next_call_makes_it(write_spec, tm
 
 def kill_the_worker(folder):
     """Kill the one process that writes the log of the endless run, as the kernel does when memory is short."""
-    wait_for(lambda: training_logs(folder))
+    wait_for(lambda: training_logs(folder), 100, "training in the worker")
     [log] = training_logs(folder)
     for one in psutil.process_iter():
         with suppress(OSError, psutil.Error):

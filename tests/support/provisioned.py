@@ -4,19 +4,18 @@ import json
 import os
 import shutil
 import subprocess
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
-import pytest
 
 from fedproin.federation.records import RunRecord
 from fedproin.federation.results import read_results
 from fedproin.tensor_file import load_tensors
 from local_federation import EXECUTABLES, LEAD, SERVER, LocalFederation, free_port
+from waiting import wait_for
 
 ROOT = Path(__file__).parents[2]
 JOB = ROOT / "jobs" / "fedproin"
@@ -28,7 +27,6 @@ SMALL = (
     "federation.participation=1.0",
     "federation.validate_every=1",
 )
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -139,16 +137,6 @@ def assert_same_run(one: Path, other: Path) -> None:
     assert mine.last is not None
     assert (mine.last, mine.best) == (theirs.last, theirs.best)
     assert [round_.confusion for round_ in mine.rounds] == [round_.confusion for round_ in theirs.rounds]
-
-
-def wait_for(condition: Callable[[], T], seconds: float, what: str) -> T:
-    """The first true value of `condition()`."""
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        if value := condition():
-            return value
-        time.sleep(0.5)
-    pytest.fail(f"{what} did not happen within {seconds} s")
 
 
 def copy_of_package(target: Path) -> Path:
