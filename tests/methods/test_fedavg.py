@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from rounds import LABELS, Pictures, step
+from rounds import LABELS, Pictures, gradient, step
 
 from fedproin.methods import create_method
 from fedproin.methods.base import ServerState, Update
@@ -34,6 +34,24 @@ def test_loss_is_cross_entropy_and_the_largest_logit_decides(begin_round):
         predicted = method.predict(ctx, model, data.images)
         assert torch.equal(predicted, model(data.images).argmax(dim=1))
     assert predicted.dtype == torch.int64
+
+
+def test_feature_divergence_is_that_of_fedproin(begin_round):
+    """The same encoder and the same pictures, so the same value after the same change of the encoder."""
+    data, values = Pictures(LABELS), []
+    for name in ("fedavg", "fedproin"):
+        method, model, ctx = begin_round(name, lambda_fdl=0.5)
+        assert method.loss(ctx, model, data.images, data.labels).terms["fdl"].item() == 0
+        with torch.no_grad():
+            model.encoder.conv1.weight += 0.1 * torch.linspace(-1, 1, model.encoder.conv1.weight.numel()).view_as(
+                model.encoder.conv1.weight
+            )
+        loss = method.loss(ctx, model, data.images, data.labels)
+        assert gradient(loss.terms["fdl"], model) > 0
+        values.append(loss.terms["fdl"].item())
+        if name == "fedavg":
+            assert loss.total.item() == pytest.approx(loss.terms["task"].item() + 0.5 * values[0], rel=1e-6)
+    assert values[0] == values[1] > 0
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from fedproin.methods.base import (
     TrainingData,
     Update,
 )
-from fedproin.methods.passes import clean_features, frozen_copy
+from fedproin.methods.passes import clean_features, frozen_copy, reference_features
 from fedproin.models.classifiers import PrototypeClassifier
 from fedproin.settings import STRICT, AtLeast1, NonNegative, Positive
 
@@ -111,7 +111,8 @@ class FedProIn(Method):
         terms = {"task": self._task_loss(dist_BCM, labels)}
         total = terms["task"]
         if "encoder" in ctx.frozen:
-            reference_BD = self._reference_features(ctx, images, batch_statistics=model.training)
+            by_batch = model.training and options.fdl_reference_bn == "batch"
+            reference_BD = reference_features(ctx, ctx.frozen["encoder"], images, by_batch)
             terms["fdl"] = drift.feature_divergence(z_BD, reference_BD, options.fdl_reduction)
             total = total + cast(float, options.lambda_fdl) * terms["fdl"]
         if "previous" in ctx.constants:
@@ -176,12 +177,6 @@ class FedProIn(Method):
             return prototypes.mce_loss(dist_BCM, labels, options.slope)
         margin_loss = prototypes.mcl_loss if options.task_loss == "mcl" else prototypes.gmcl_loss
         return margin_loss(dist_BCM, labels, options.margin)
-
-    def _reference_features(self, ctx: RoundContext, images: Tensor, batch_statistics: bool) -> Tensor:
-        encoder = ctx.frozen["encoder"]
-        encoder.train(batch_statistics and self.options.fdl_reference_bn == "batch")
-        with torch.no_grad():
-            return ctx.encode(encoder, images)
 
     def _count(self, ctx: RoundContext, dist_BCM: Tensor, labels: Tensor) -> None:
         counts = prototypes.influence_counts(dist_BCM.detach(), labels, self.options.influence_scope)

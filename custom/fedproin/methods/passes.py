@@ -1,4 +1,4 @@
-"""What several methods do with a model outside of training: freeze a copy, and look at a site's clean images."""
+"""What several methods do with a model outside of training: freeze a copy, use it, look at clean images."""
 
 import copy
 from typing import TypeVar
@@ -19,6 +19,13 @@ def frozen_copy(model: AnyModule) -> AnyModule:
         if isinstance(layer, nn.modules.batchnorm._BatchNorm):
             layer.momentum = 0.0
     return frozen
+
+
+def reference_features(ctx: RoundContext, encoder: nn.Module, images: Tensor, batch_statistics: bool) -> Tensor:
+    """Features [B, D] of a frozen encoder, normalised by the batch's or by its running statistics; no gradients."""
+    encoder.train(batch_statistics)
+    with torch.no_grad():
+        return ctx.encode(encoder, images)
 
 
 def clean_features(ctx: RoundContext, model: Classifier, data: TrainingData) -> tuple[Tensor, Tensor]:
