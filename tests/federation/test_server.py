@@ -14,6 +14,7 @@ from fedproin.federation.opening import new_record, open_server
 from fedproin.federation.participation import draw, require_sites
 from fedproin.federation.server import Server
 from fedproin.seeds import derive_seed
+from fedproin.settings import FederationSettings
 from fedproin.tensor_file import load_tensors
 
 CLASSES = ("a", "b", "c")
@@ -90,6 +91,12 @@ def same(one, other):
 
 
 # drawing sites
+
+
+def test_central_training_has_one_update_a_round():
+    with pytest.raises(SettingsError, match=r"quorum is 2 and 1 of 4 sites train in a round; lower it\.$"):
+        require_sites(FederationSettings(quorum=2), SITES, "union")
+    require_sites(FederationSettings(quorum=1), SITES, "union")
 
 
 def test_a_draw_is_a_function_of_seed_and_round():

@@ -36,7 +36,7 @@ def open_server(
         UserError: data, settings or sites do not fit, or an earlier run of this name cannot go on.
     """
     sites = sorted(sites, key=site_order)
-    require_sites(settings.federation, sites)
+    require_sites(settings.federation, sites, create_method(settings).trains_on)
     partition = ""
     if location is None:
         require_classes(settings)

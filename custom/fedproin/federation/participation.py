@@ -22,8 +22,11 @@ def drawn_sites(participation: float, sites: int) -> int:
     return max(1, round(participation * sites))
 
 
-def require_sites(federation: FederationSettings, sites: Sequence[str]) -> None:
+def require_sites(federation: FederationSettings, sites: Sequence[str], trains_on: str = "own") -> None:
     """Refuse a federation in which no round could count.
+
+    Args:
+        trains_on: as the method's; on the `union` of all images one site trains for all.
 
     Raises:
         SettingsError: too few sites, a quorum that no round can reach, or a site with the name of the global model.
@@ -35,9 +38,10 @@ def require_sites(federation: FederationSettings, sites: Sequence[str]) -> None:
         raise SettingsError(
             f"This job needs at least {needed} sites and there are {len(sites)}; start it with more (-n {needed})."
         )
-    drawn = drawn_sites(federation.participation, len(sites))
+    drawn = 1 if trains_on == "union" else drawn_sites(federation.participation, len(sites))
     if federation.quorum > drawn:
+        remedy = "" if trains_on == "union" else ", or raise federation.participation"
         raise SettingsError(
             f"No round would count: federation.quorum is {federation.quorum} and {drawn} of {len(sites)} "
-            "sites train in a round; lower it, or raise federation.participation."
+            f"sites train in a round; lower it{remedy}."
         )
