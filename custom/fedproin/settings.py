@@ -69,12 +69,15 @@ class PartitionSettings:
         kind: `auto` deals by the column `site` when it has as many values as there are sites, else by Dirichlet.
         alpha: concentration of the Dirichlet distribution; smaller is more skewed.
         minimum: fewest training images that each site must get.
+        held_out: a value of the column `site` whose images are the test images, all of them and no others; with kind
+            `site` the other values are the sites (leave one site out).
         seed: of split and partition; by default the job's seed.
     """
 
     kind: Literal["auto", "iid", "dirichlet", "site"] = "auto"
     alpha: Positive = 0.5
     minimum: AtLeast1 = 10
+    held_out: str | None = None
     seed: int | None = None
 
 
@@ -105,7 +108,8 @@ class TrainingSettings:
             authors' code) or `dataset` (as many as there are images).
         steps_per_epoch: full batches of every epoch, whatever the sampler and the site's size, so that all methods and
             sites make the same number of optimizer steps; by default as many as `epoch_length` makes.
-        augmentation: `adaptive` augments a class the more, the rarer it is; `none` not at all.
+        augmentation: `adaptive` augments a class the more, the rarer it is (paper); `uniform` all classes as often as
+            `adaptive` does in the mean of the classes, so that traces of it do not tell the class; `none` not at all.
         flip_probability: of flips, sharpness and autocontrast inside the augmentation; by default the class's own.
         bn_mode: `average` treats BatchNorm as everything else; `local` keeps its entries at the site (FedBN).
         bn_variance: how running variances are merged: `average`, or `pooled` with the spread of the means.
@@ -120,7 +124,7 @@ class TrainingSettings:
     sampler: Literal["class_balanced", "shuffle"] = "class_balanced"
     epoch_length: Literal["max_times_present", "dataset"] = "max_times_present"
     steps_per_epoch: AtLeast1 | None = None
-    augmentation: Literal["adaptive", "none"] = "adaptive"
+    augmentation: Literal["adaptive", "uniform", "none"] = "adaptive"
     flip_probability: Annotated[float, Field(ge=0, le=1)] | None = None
     bn_mode: Literal["average", "local"] = "average"
     bn_variance: Literal["average", "pooled"] = "average"

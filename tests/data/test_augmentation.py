@@ -13,6 +13,7 @@ from fedproin.data.augmentation import (
     RandSharpness,
     augmentation,
     class_probabilities,
+    uniform_probabilities,
     warp,
 )
 from fedproin.data.pixels import normalise, to_unit
@@ -33,6 +34,12 @@ def test_class_probabilities():
     labels = np.repeat([0, 1, 2], [1, 5, 10])
     assert class_probabilities(labels, 4).tolist() == [0.9, 0.5, 0.0, 1.0]
     assert class_probabilities([], 2).tolist() == [1.0, 1.0]
+
+
+def test_uniform_probabilities_are_the_mean_of_the_classes_present():
+    labels = np.repeat([0, 1, 2], [1, 5, 10])
+    assert uniform_probabilities(labels, 4).tolist() == pytest.approx([1.4 / 3] * 4)
+    assert uniform_probabilities([1, 1], 3).tolist() == [0, 0, 0]  # one class only: adaptive leaves it alone too
 
 
 def test_probability_zero_returns_the_same_bits():

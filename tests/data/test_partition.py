@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from fedproin.data.checks import groups_in_two_parts
 from fedproin.data.manifest import Manifest, read_manifest
-from fedproin.data.partition import Split, by_column, dirichlet, iid, split
+from fedproin.data.partition import Split, by_column, dirichlet, hold_out, iid, split
 from fedproin.errors import SettingsError
 
 SHARED = Path(__file__).parents[2].parent / "shared" / "data"
@@ -209,6 +209,28 @@ def test_by_column_refusals(site, sites, message):
     manifest = make([(1, 0)] * 4, site=site)
     with pytest.raises(SettingsError, match=message):
         by_column(manifest, Split(np.arange(3), np.array([3]), np.array([], dtype=np.int64)), sites)
+
+
+def test_a_held_out_site_is_the_whole_test_and_trains_nobody():
+    site = ["a"] * 20 + ["b"] * 20 + ["c"] * 6 + ["c", "a"] * 3
+    manifest = make([(2, number % 2) for number in range(26)], site=site)
+    parts = hold_out(manifest, split(manifest, seed=0), "c")
+    assert parts.test.tolist() == [row for row in range(52) if site[row] == "c"]
+    touched = {manifest.group[row] for row in parts.test}  # three groups have a picture of "a" too
+    assert not touched & {*manifest.group[parts.train], *manifest.group[parts.val]}
+    owner = by_column(manifest, parts, 2, "c")
+    assert {(site[row], owner[row]) for row in (*parts.train, *parts.val)} == {("a", 0), ("b", 1)}
+    assert np.bincount(owner[parts.test]).tolist() == [5, 4]
+
+
+def test_what_is_held_out_must_be_there():
+    with pytest.raises(SettingsError, match="no value 'z' to hold out; it has a, b"):
+        hold_out(make([(1, 0)] * 2, site=["b", "a"]), Split(*[np.arange(0)] * 3), "z")
+    with pytest.raises(SettingsError, match="it has none"):
+        hold_out(make([(1, 0)] * 2), Split(*[np.arange(0)] * 3), "z")
+    manifest = make([(1, 0)] * 3, site=["a", "b", "c"])
+    with pytest.raises(SettingsError, match="has 2 different values beside 'c', but there are 3 sites: use 2 sites"):
+        by_column(manifest, hold_out(manifest, split(manifest, seed=0), "c"), 3, "c")
 
 
 @needs_data

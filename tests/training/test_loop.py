@@ -1,3 +1,5 @@
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -82,7 +84,8 @@ def test_seed_site_and_round_each_give_other_draws(train, change):
 
 
 def test_augmentation_has_an_effect_and_can_be_off(train):
-    assert not same(bits(train(MANY)[0]), bits(train(MANY, augmentation="adaptive")[0]))
+    ways = [bits(train(MANY, augmentation=name)[0]) for name in ("none", "adaptive", "uniform")]
+    assert not any(same(one, other) for one, other in itertools.combinations(ways, 2))
 
 
 def test_class_balanced_draws_present_classes_equally(train):

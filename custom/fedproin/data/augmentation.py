@@ -163,6 +163,12 @@ def class_probabilities(labels: ArrayLike, classes: int) -> NDArray[np.float64]:
     return probability
 
 
+def uniform_probabilities(labels: ArrayLike, classes: int) -> NDArray[np.float64]:
+    """The mean of ``class_probabilities`` over the classes present, for every class, shape ``[C]``."""
+    present = np.unique(np.asarray(labels, dtype=np.int64))
+    return np.full(classes, class_probabilities(labels, classes)[present].mean())
+
+
 def warp(images: Tensor, angle_B: Tensor, mirror_B2: Tensor, shift_B2: Tensor, scale_B: Tensor) -> Tensor:
     """Rotate (clockwise, radians), mirror (+-1 along x, y), scale and shift (fractions of the side) square images."""
     cos, sin = angle_B.cos(), angle_B.sin()

@@ -75,6 +75,25 @@ def split(
     return Split(*(np.flatnonzero(of_image == code) for code in range(len(PARTS))))
 
 
+def hold_out(manifest: Manifest, split: Split, site: str) -> Split:
+    """The split for a test on a site that never trained: its images alone are the test, and it has no others.
+
+    A group with an image of that site trains nobody.
+
+    Raises:
+        SettingsError: the table does not have the site.
+    """
+    if manifest.site is None or site not in manifest.site:
+        known = [] if manifest.site is None else sorted(set(manifest.site.tolist()) - {""})
+        raise SettingsError(
+            f"The column `site` has no value '{site}' to hold out; it has {', '.join(known) or 'none'}."
+        )
+    held_out = manifest.site == site
+    touched = np.isin(manifest.group, manifest.group[held_out])
+    train, val = (rows[~touched[rows]] for rows in (split.train, split.val))
+    return Split(train, val, np.flatnonzero(held_out))
+
+
 def iid(manifest: Manifest, split: Split, sites: int, seed: int) -> Indices:
     """Site of every image, int64 [N], -1 outside the split: every site gets the same classes and number of images.
 
@@ -122,21 +141,23 @@ def dirichlet(manifest: Manifest, split: Split, sites: int, alpha: float, minimu
     )
 
 
-def by_column(manifest: Manifest, split: Split, sites: int) -> Indices:
+def by_column(manifest: Manifest, split: Split, sites: int, held_out: str | None = None) -> Indices:
     """Site of every image by the table's column `site`, int64 [N]: its values in sorted order, -1 where it is empty.
 
-    A group with images from several sites goes as a whole to the one it has most images from.
+    A group with images from several sites goes as a whole to the one it has most images from. The images of the value
+    `held_out` are dealt in turn: every site tests its share of them.
 
     Raises:
         SettingsError: the column is absent, has not `sites` different values, or one without training images.
     """
     if manifest.site is None:
         raise SettingsError("The table has no column `site`: choose another `partition.kind`, or add the column.")
-    known = np.flatnonzero(manifest.site != "")
+    known = np.flatnonzero((manifest.site != "") & (manifest.site != (held_out or "")))
     values = np.unique(manifest.site[known])
     if len(values) != sites:
+        beside = f" beside '{held_out}'" if held_out else ""
         raise SettingsError(
-            f"The column `site` has {len(values)} different values, but there are {sites} sites: "
+            f"The column `site` has {len(values)} different values{beside}, but there are {sites} sites: "
             f"use {len(values)} sites (-n {len(values)}), or choose another `partition.kind`."
         )
     owner = np.full(len(manifest), -1, dtype=np.int64)
@@ -147,6 +168,8 @@ def by_column(manifest: Manifest, split: Split, sites: int) -> Indices:
         raise SettingsError(
             f"{empty} of the {sites} values of `site` have no training image: choose another `partition.kind`."
         )
+    if held_out:
+        owner[split.test] = np.arange(len(split.test)) % sites
     return owner
 
 

@@ -59,16 +59,20 @@ def deal(settings: Settings, manifest: Manifest, sites: Sequence[str]) -> tuple[
     """Split a simulation's table and deal it: the parts, the position of every image's site, and how it was dealt."""
     part, seed = settings.partition, _partition_seed(settings)
     split = partition.split(manifest, settings.data.split, seed, settings.data.group == "table")
+    without = ""
+    if part.held_out is not None:
+        split, without = partition.hold_out(manifest, split, part.held_out), f", tested on '{part.held_out}'"
     kind = part.kind
     if kind == "auto":
-        by_site = manifest.site is not None and len(np.unique(manifest.site[manifest.site != ""])) == len(sites)
-        kind = "site" if by_site else "dirichlet"
+        values = set() if manifest.site is None else set(manifest.site.tolist()) - {"", part.held_out}
+        kind = "site" if len(values) == len(sites) else "dirichlet"
     if kind == "site":
-        return split, partition.by_column(manifest, split, len(sites)), "by the column 'site'"
+        owner = partition.by_column(manifest, split, len(sites), part.held_out)
+        return split, owner, "by the column 'site'" + without
     if kind == "iid":
-        return split, partition.iid(manifest, split, len(sites), seed), "IID"
+        return split, partition.iid(manifest, split, len(sites), seed), "IID" + without
     owner = partition.dirichlet(manifest, split, len(sites), part.alpha, part.minimum, seed)
-    return split, owner, f"Dirichlet {part.alpha:g}"
+    return split, owner, f"Dirichlet {part.alpha:g}{without}"
 
 
 def describe(settings: Settings, location: Location, sites: Sequence[str]) -> str:

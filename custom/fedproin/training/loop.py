@@ -78,11 +78,13 @@ def _train_epoch(
 
 
 def _augmentation(ctx: RoundContext, part: Part, seed: int) -> Augmentation | None:
-    if ctx.settings.training.augmentation == "none":
+    kind = ctx.settings.training.augmentation
+    if kind == "none":
         return None
-    from fedproin.data.augmentation import augmentation, class_probabilities  # late: it imports MONAI
+    from fedproin.data.augmentation import augmentation, class_probabilities, uniform_probabilities  # late: MONAI
 
-    probability_C = class_probabilities(part.labels.numpy(), len(ctx.settings.data.classes))
+    probabilities = class_probabilities if kind == "adaptive" else uniform_probabilities
+    probability_C = probabilities(part.labels.numpy(), len(ctx.settings.data.classes))
     transform = augmentation(probability_C, ctx.settings.training.flip_probability)
     transform.set_random_state(seed=seed)
     return transform
