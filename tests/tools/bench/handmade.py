@@ -50,8 +50,9 @@ def make_run(spec, row, partition, seed, prototypes=None):
 
 def make_result(run: Run, scores, **changes) -> RunResult:
     test = {name: value / 100 for name, value in zip(SCORES, scores, strict=True)}
-    model = ModelScores(3, test, test, {"a": 0.5, "b": None}, [[1, 1], [0, 0]])
-    curve = {"1": {name: value / 2 for name, value in test.items()}, "3": test}
+    validation = {name: value / 2 for name, value in test.items()}
+    model = ModelScores(3, validation, test, {"a": 0.5, "b": None}, [[1, 1], [0, 0]])
+    curve = {"1": validation, "3": test}
     fields = {
         "row": run.row,
         "partition": run.partition,

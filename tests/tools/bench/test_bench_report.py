@@ -39,6 +39,16 @@ def test_all_files_and_no_other(bench, tmp_path):
     assert (runs[0]["last_f1_weighted"], runs[0]["bytes_up"], runs[0]["version"]) == ("0.1", "2000000", "0.1.0+abc")
 
 
+def test_settings_are_chosen_without_a_look_at_the_test(make_bench, tmp_path):
+    bench = make_bench(VALUES, ("seeds = [0, 1]", 'seeds = [0, 1]\nimages = "validation"'), more=SWEEP)
+    write_report(bench.spec, bench.runs, bench.results, tmp_path)
+    assert bench.cell("fedproin", "iid", "f1_weighted").values == (5, 6)
+    runs = list(csv.DictReader(io.StringIO((tmp_path / "runs.csv").read_text())))
+    assert (runs[0]["last_f1_weighted"], runs[0]["best_f1_weighted"]) == ("0.05", "0.05")
+    assert "- Validation images of all sites together, last model" in (tmp_path / "table.md").read_text()
+    assert (tmp_path / "checks.md").read_text().splitlines()[2].startswith("Validation scores in percent")
+
+
 def test_a_report_of_nothing(make_bench, tmp_path):
     bench = make_bench({})
     write_report(bench.spec, bench.runs, {}, tmp_path / "out")

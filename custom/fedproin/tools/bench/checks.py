@@ -32,8 +32,8 @@ def checks_page(bench: Bench) -> str:
     head = [
         f"# The paper's claims on {spec.name}",
         "",
-        f"Test scores in percent of the {spec.model} model, means over the {len(spec.seeds)} seeds; "
-        f"{spec.label(spec.reference)} against the rows of other methods that the table ranks.",
+        f"{spec.images.capitalize()} scores in percent of the {spec.model} model, means over the {len(spec.seeds)} "
+        f"seeds; {spec.label(spec.reference)} against the rows of other methods that the table ranks.",
         "",
     ]
     return "\n".join(head + [str(check) for check in checks(bench)]) + "\n"

@@ -35,7 +35,7 @@ def curves(bench: Bench) -> "Figure":
 
 
 def sweep(bench: Bench) -> "Figure":
-    """Weighted F1 on test images against M: mean and standard deviation over the finished seeds."""
+    """Weighted F1 against M: mean and standard deviation over the finished seeds."""
 
     def draw(axes: "Axes", partition: str, score: str) -> None:
         for row in bench.spec.sweep.rows:
@@ -46,7 +46,7 @@ def sweep(bench: Bench) -> "Figure":
             axes.errorbar([m + aside for m in cells], means, spread, color=colour, label=label, capsize=3, marker="o")
         axes.set_xticks(_numbers(bench))
         axes.set_xlabel("prototypes a class, M")
-        axes.set_ylabel(f"test {SCORES[score]} in %")
+        axes.set_ylabel(f"{bench.spec.images} {SCORES[score]} in %")
 
     return _panels(bench, (FIGURE_2,), draw)
 

@@ -57,7 +57,8 @@ def _run_rows(bench: Bench) -> list[list[object]]:
     for run in bench.runs:
         result = bench.results.get(run.file)
         if result is not None:
-            values = [model.test[score] for model in (result.last, result.best) for score in SCORES]
+            shown = [getattr(model, bench.spec.images) for model in (result.last, result.best)]
+            values = [of_model[score] for of_model in shown for score in SCORES]
             about = [getattr(result, name) for name in RUN_COLUMNS]
             cost = [getattr(result, name) for name in COST_COLUMNS]
             rows.append([*about, result.versions["fedproin"], *cost, result.best.version, *values])

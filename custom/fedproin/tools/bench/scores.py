@@ -57,10 +57,14 @@ class Bench:
             runs = [run for run in runs if run.resolved["method"].get("prototypes_per_class") == prototypes]
         return [self.results[run.file] for run in runs if run.file in self.results]
 
+    def score(self, result: RunResult, score: str) -> float:
+        """In percent, of the model and the images that the spec shows."""
+        model = getattr(result, self.spec.model)
+        return 100 * float(getattr(model, self.spec.images)[score])
+
     def cell(self, row: str, partition: str, score: str, prototypes: int | None = None) -> Cell:
-        """One score over the seeds, of the model that the spec shows."""
-        results = self.of(row, partition, prototypes)
-        values = [100 * getattr(result, self.spec.model).test[score] for result in results]
+        """One score over the seeds."""
+        values = [self.score(result, score) for result in self.of(row, partition, prototypes)]
         return Cell(tuple(values), len(self.spec.seeds))
 
     def all_of(self, row: str) -> list[RunResult]:

@@ -21,6 +21,7 @@ NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"  # it becomes a folder, and the name o
 GROUPS = {"method": "methods", "ablation": "ablations", "factorial": "factorial", "bound": "upper bound"}
 PARTITION_LABELS = {"auto": "auto", "iid": "IID", "dirichlet": "Dirichlet", "site": "by site"}
 Values = dict[str, Any]
+Images = Literal["test", "validation"]
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -90,6 +91,7 @@ class _File:
     seeds: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1)] = (0, 1, 2)
     reference: str = "fedproin"
     model: Literal["last", "best"] = "last"
+    images: Images = "test"
     settings: Values = Field(default_factory=dict)
     sweep: Sweep = Sweep()
     claims: Claims = Claims()
@@ -103,6 +105,7 @@ class Spec:
         sites: number of simulated sites.
         reference: the row that the others are compared with.
         model: which one the table shows: of the `last` round, or the `best` one on validation images.
+        images: which ones its scores are of; `validation` is for choosing settings without a look at the test.
     """
 
     name: str
@@ -110,6 +113,7 @@ class Spec:
     seeds: tuple[int, ...]
     reference: str
     model: Literal["last", "best"]
+    images: Images
     base: BaseSettings
     rows: dict[str, Row]
     partitions: dict[str, Partition]
@@ -160,6 +164,7 @@ def load_spec(path: Path) -> Spec:
         file.seeds,
         file.reference,
         file.model,
+        file.images,
         base,
         rows,
         partitions,
