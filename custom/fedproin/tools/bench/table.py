@@ -136,8 +136,8 @@ def _notes(bench: Bench) -> list[str]:
     notes = [
         f"{spec.images.capitalize()} images of all sites together, {spec.model} model, in percent: "
         f"mean ± standard deviation (n - 1) over {n} seeds, which change split, partition, initial model and draws. "
-        "Best of the methods bold, second underlined; other groups are not ranked. A method without a global model is scored by each site's own model. "
-        "Steps: of the optimizers of all sites in a run, mean over its runs.",
+        "Best of the methods bold, second underlined; other groups are not ranked. A method without a global model is "
+        "scored by each site's own model. Steps: of the optimizers of all sites in a run, mean over its runs.",
         f"{len(results)} of {wanted} runs are done, {spec.sites} sites.",
     ]
     if n > 1:
