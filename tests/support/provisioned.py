@@ -4,12 +4,14 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 
 from fedproin.federation.records import RunRecord
 from fedproin.federation.results import read_results
@@ -109,6 +111,23 @@ class Running(LocalFederation):
         """The status in which the job ended."""
         wait_for(lambda: self.status(job).startswith("FINISHED"), seconds, f"the end of {job.directory.name}")
         return self.status(job)
+
+    def job_process(self, name: str, job: Job) -> psutil.Process | None:
+        """FLARE's process of a job at the server or a site, while there is one."""
+        return next((one for one in self._of(name) if job.id in one.cmdline()), None)
+
+    def trainer(self, name: str, job: Job) -> psutil.Process | None:
+        """The process that trains for a job at a site, while there is one."""
+        parent = self.job_process(name, job)
+        children = parent.children() if parent else []
+        return next((one for one in children if "spawn_main" in " ".join(one.cmdline())), None)
+
+    def _of(self, name: str) -> Iterator[psutil.Process]:
+        kit = str(self.kit(name))
+        for process in self.processes():
+            with suppress(psutil.Error):
+                if any(word == kit or word.startswith(f"{kit}/") for word in process.cmdline()):
+                    yield process
 
 
 def daemons(federation: LocalFederation) -> set[int]:

@@ -28,6 +28,7 @@ from fedproin.federation.opening import open_server
 from fedproin.federation.server import Server
 from fedproin.flare.aggregator import FedProInAggregator
 from fedproin.flare.console import quiet_simulator
+from fedproin.flare.memory import return_freed_memory
 from fedproin.flare.translation import to_shareable
 from fedproin.flare.workspace import config_directory
 from fedproin.settings import load_settings
@@ -111,6 +112,7 @@ class FedProInController(Controller):
         )
         self.broadcast(task, fl_ctx, targets=list(targets), min_responses=len(targets))
         self._wait(task, answered, set(targets), abort_signal)
+        return_freed_memory()
         return {site: self._why_missing(site, task) for site in targets if site not in answered}
 
     def _wait(self, task: FlareTask, answered: set[str], targets: set[str], abort_signal: Signal) -> None:

@@ -15,6 +15,7 @@ from fedproin.errors import UserError
 from fedproin.federation.identity import package_identity, require_same_package
 from fedproin.federation.messages import Answer, Task
 from fedproin.federation.trainer_process import SiteArguments, TrainerProcess
+from fedproin.flare.memory import return_freed_memory
 from fedproin.flare.translation import from_flare, to_shareable
 from fedproin.flare.workspace import config_directory
 from fedproin.settings import load_settings
@@ -29,6 +30,7 @@ class FedProInExecutor(Executor):
 
     def execute(self, task_name: str, shareable: Shareable, fl_ctx: FLContext, abort_signal: Signal) -> Shareable:
         """The answer of this site; a failure is an answer too."""
+        return_freed_memory()  # of the last round's messages
         task = from_flare(Task, shareable)
         try:
             if self._trainer is None:

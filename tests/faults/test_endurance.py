@@ -1,0 +1,100 @@
+"""Many rounds with ten sites: nothing grows with the rounds, and nothing is left when the job has ended."""
+
+import statistics
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+import pytest
+
+from local_federation import SERVER
+from provisioned import Job, Running
+from waiting import wait_for
+
+MIB = 2**20
+ROUNDS, WARM = 50, 15  # Python, torch and gRPC fill their pools in the first rounds
+LARGEST_GROWTH = 0.5  # MiB a round
+SITES = [f"site-{number}" for number in range(1, 11)]
+
+
+@dataclass
+class Usage:
+    """What each process of a job used at the end of each round: (round, MiB of memory, open files and sockets)."""
+
+    samples: dict[str, list[tuple[int, float, int]]] = field(default_factory=lambda: defaultdict(list))
+
+    def take(self, round_: int, name: str, process: psutil.Process | None) -> None:
+        if process is not None:
+            self.samples[name].append((round_, process.memory_info().rss / MIB, process.num_fds()))
+
+    def growth(self, name: str) -> tuple[float, float]:
+        """MiB and open files a round, once warm: slopes of a line through all samples."""
+        rounds, memory, files = zip(*(sample for sample in self.samples[name] if sample[0] >= WARM), strict=True)
+        return statistics.linear_regression(rounds, memory).slope, statistics.linear_regression(rounds, files).slope
+
+
+@dataclass(frozen=True)
+class Endured:
+    """A job of many rounds, what its processes used, and which files the federation had before and after."""
+
+    root: Path
+    job: Job
+    usage: Usage
+    before: set[str]
+    after: set[str]
+
+
+@pytest.fixture(scope="module")
+def endured(tmp_path_factory) -> Endured:
+    running = Running(tmp_path_factory.mktemp("ten"))
+    try:
+        running.begin(sites=len(SITES))
+        before, usage = files(running), Usage()
+        changes = (f"federation.rounds={ROUNDS}", "federation.participation=0.5", "model.width=4", "data.image_size=16")
+        job = running.submit("endurance", *changes, packing=("--preinstalled",))
+        for round_ in range(1, ROUNDS - 1):
+            wait_for(lambda round_=round_: rounds_done(job) >= round_, 180, f"round {round_}")
+            usage.take(round_, SERVER, running.job_process(SERVER, job))
+            for site in SITES:
+                usage.take(round_, site, running.job_process(site, job))
+                usage.take(round_, f"{site} trainer", running.trainer(site, job))
+        assert running.wait(job) == "FINISHED:COMPLETED"
+        wait_for(lambda: not any(running.job_process(name, job) for name in (SERVER, *SITES)), 60, "the end of the job")
+        return Endured(running.root, job, usage, before, files(running))
+    finally:
+        running.kill()
+
+
+def rounds_done(job: Job) -> int:
+    return len(job.record.rounds) if (job.directory / "results.json").exists() else 0
+
+
+def files(running: Running) -> set[str]:
+    """All files of the federation, of its private HOME and TMPDIR, and shared memory of anybody."""
+    places = [running.root, Path("/dev/shm")]
+    return {str(path) for place in places for path in place.rglob("*") if not path.is_dir()}
+
+
+def test_every_round_counted_with_every_site_that_was_drawn(endured):
+    record = endured.job.record
+    assert len(record.rounds) == ROUNDS
+    assert all(round_.counted and len(round_.participants) == len(SITES) // 2 for round_ in record.rounds)
+    assert {site.status for round_ in record.rounds for site in round_.sites.values()} == {"trained", "validated"}
+
+
+def test_memory_and_open_files_are_flat(endured):
+    """Less than what a megabyte of model would add in a round if a single answer of it stayed."""
+    names = [SERVER, *SITES, *(f"{site} trainer" for site in SITES)]
+    growth = {name: endured.usage.growth(name) for name in names}
+    assert {name: memory for name, (memory, _) in growth.items() if memory > LARGEST_GROWTH} == {}
+    assert {name: count for name, (_, count) in growth.items() if count > 0.05} == {}
+
+
+def test_nothing_temporary_is_left_and_a_site_keeps_few_states(endured):
+    new = [Path(path) for path in endured.after - endured.before]
+    assert [path for path in new if path.suffix == ".tmp" or path.is_relative_to("/dev/shm")] == []
+    assert [path for path in new if path.is_relative_to(endured.root / "tmp")] == []
+    states = Counter(path.parents[3].name for path in new if path.parent.parent.name == "state")
+    assert set(states) == set(SITES)
+    assert max(states.values()) <= 3  # the last two, and that of the best model
