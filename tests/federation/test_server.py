@@ -474,3 +474,14 @@ def test_a_run_does_not_go_on_with_other_sites(open_):
         server.run(exchange(server, stop_after=1))
     with pytest.raises(UserError, match="other sites"):
         open_(sites=SITES[:3])
+
+
+def test_each_task_names_the_sites_that_should_remember_something(open_):
+    """Those whose update was accepted; site-2's never is."""
+    server, seen = open_(federation={"participation": 1.0}), []
+
+    def fail(made, site, task):
+        return replace(made, samples=-1) if site == "site-2" else made
+
+    server.run(exchange(server, fail, seen=seen))
+    assert [task.trained_before for task in seen] == [(), *[("site-1", "site-3", "site-4")] * 4]

@@ -130,9 +130,16 @@ def test_degenerate_damaged_state_is_as_no_state(site):
     assert answer.notes == ("state_damaged",)
     assert "pcl" not in answer.losses
     path.unlink()
-    lost = one.run(task(one, round_=1))
-    assert lost.notes == ()
+    lost = one.run(replace(task(one, round_=1), trained_before=SITES))
+    assert lost.notes == ("state_lost",)
     assert all(np.array_equal(answer.tensors[name], lost.tensors[name]) for name in lost.tensors)
+
+
+def test_degenerate_a_first_participation_in_a_later_round_has_lost_nothing(site):
+    one = site()
+    answer = one.run(replace(task(one, round_=3), trained_before=SITES[1:]))
+    assert answer.trained
+    assert answer.notes == ()
 
 
 def test_degenerate_empty_site_does_not_train(site):

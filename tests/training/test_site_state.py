@@ -101,6 +101,20 @@ def test_a_damaged_state_is_a_user_error(state):
         state.load(before=2)
 
 
+def test_a_file_of_another_run_or_round_is_a_user_error(tmp_path, state):
+    other = SiteState(tmp_path / "state", "f" * 32)
+    save(state, 1)
+    save(other, 1)
+    (path,) = state.directory.iterdir()
+    path.replace(state.directory / "round-000002.safetensors")
+    with pytest.raises(UserError, match="another run or round"):
+        state.load(before=3)
+    (path,) = other.directory.iterdir()
+    path.replace(state.directory / "round-000003.safetensors")
+    with pytest.raises(UserError, match="another run or round"):
+        state.load(before=4)
+
+
 def test_other_files_do_not_matter(state):
     save(state, 1)
     for name in ("round-000007.safetensors.bak", "round-x.safetensors", ".round-000008.safetensors.5.tmp"):

@@ -29,6 +29,7 @@ class Task:
         best: the best validated model's public tensors; only in `score`.
         best_version: rounds of training that the best validated model so far has seen; none before the first
             validation. What a site keeps of that time it must not throw away.
+        trained_before: the sites whose update of an earlier round was accepted: they should remember something.
     """
 
     kind: Kind
@@ -42,6 +43,7 @@ class Task:
     model: Arrays
     best: Arrays = field(default_factory=dict)
     best_version: int | None = None
+    trained_before: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,7 @@ class Answer:
         presentations: images shown in training, of all epochs.
         losses: each loss term, its mean over every epoch.
         confusion: int64 [C, C] counts, rows are true classes: `val` of the received model; `test_last`, `test_best`.
-        notes: codes of what happened and is worth a line, such as `no_previous_state`.
+        notes: codes of what happened and is worth a line, such as `state_lost`.
         seconds: wall time at the site.
         synthetic: the site drew its own pictures.
         package: version and code hash of the package that ran.

@@ -162,7 +162,13 @@ class Server:
             model=self.global_model(),
             best=_to_arrays(best.public) if best and kind == "score" else {},
             best_version=best.version if best else None,
+            trained_before=self._trained_before(),
         )
+
+    def _trained_before(self) -> tuple[str, ...]:
+        records = [item for past in self.run_record.rounds for item in past.sites.items()]
+        trained = {site for site, own in records if own.status == "trained"}
+        return tuple(site for site in self.sites if site in trained)
 
     def _validate(self, version: int, opened: "OpenRound", record: RoundRecord) -> None:
         counts = opened.pooled("val")

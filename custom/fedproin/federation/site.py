@@ -82,6 +82,8 @@ class Site:
         train = self._part("train")
         answer: dict[str, Any] = {"confusion": counts, "samples": len(train)}
         if self.name in task.train and len(train):
+            if ctx.memory is None and self.name in task.trained_before and "state_damaged" not in ctx.notes:
+                ctx.notes.append("state_lost")
             result, report = train_round(self.method, self.model, train, ctx)
             state.save(task.round, result.remember, task.best_version)
             answer |= {

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from torch import Tensor
 
+from fedproin.errors import UserError
 from fedproin.methods.base import Memory
 from fedproin.tensor_file import load_tensors, save_tensors
 
@@ -26,7 +27,7 @@ class SiteState:
     def __init__(self, directory: Path, run_id: str) -> None:
         if not re.fullmatch(r"[0-9a-f]{8,64}", run_id):
             raise ValueError("a run id is 8 to 64 hexadecimal digits")
-        self.directory = directory / run_id
+        self.run_id, self.directory = run_id, directory / run_id
 
     def save(self, round_: int, tensors: Mapping[str, Tensor], best_version: int | None = None) -> None:
         """Keep the state after training in a round, the one before, and what `load(best_version)` gives.
@@ -35,7 +36,7 @@ class SiteState:
         """
         self.directory.mkdir(parents=True, exist_ok=True)
         self.directory.chmod(0o700)
-        save_tensors(self.directory / f"round-{round_:06d}.safetensors", tensors, {"round": round_})
+        save_tensors(self.directory / f"round-{round_:06d}.safetensors", tensors, self._header(round_))
         rounds = self._rounds()
         kept = {number for number in rounds if number <= round_}
         best = {number for number in kept if best_version is not None and number < best_version}
@@ -43,12 +44,21 @@ class SiteState:
             (self.directory / f"round-{number:06d}.safetensors").unlink(missing_ok=True)
 
     def load(self, before: int) -> Memory | None:
-        """The newest state of a round earlier than `before`; none in a first participation or when it is lost."""
+        """The newest state of a round earlier than `before`; none in a first participation or when it is lost.
+
+        Raises:
+            UserError: the file is damaged, or was written in another run or round.
+        """
         earlier = [number for number in self._rounds() if number < before]
         if not earlier:
             return None
-        tensors, _ = load_tensors(self.directory / f"round-{earlier[-1]:06d}.safetensors")
+        tensors, header = load_tensors(self.directory / f"round-{earlier[-1]:06d}.safetensors")
+        if header != self._header(earlier[-1]):
+            raise UserError("The state of this site is of another run or round; remove it.")
         return Memory(earlier[-1], tensors)
+
+    def _header(self, round_: int) -> dict[str, str | int]:
+        return {"run_id": self.run_id, "round": round_}
 
     def _rounds(self) -> list[int]:
         names = (re.fullmatch(r"round-(\d{6})\.safetensors", path.name) for path in self.directory.glob("round-*"))
