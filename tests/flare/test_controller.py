@@ -1,18 +1,21 @@
 """When a round closes, with FLARE's messenger replaced by one that the test moves."""
 
 import threading
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from nvflare.apis.client import Client
 from nvflare.apis.controller_spec import ClientTask, TaskCompletionStatus
+from nvflare.apis.fl_constant import ReturnCode
 from nvflare.apis.fl_context import FLContext
-from nvflare.apis.shareable import Shareable
+from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.apis.signal import Signal
 
 from fedproin.federation.messages import Task
 from fedproin.flare import controller as module
+from fedproin.flare import pulse
 from fedproin.flare.controller import Aborted, FedProInController
 
 SITES = ["site-1", "site-2", "site-3"]
@@ -25,6 +28,7 @@ class FakeFlare:
     def __init__(self) -> None:
         self.task = None
         self.dead: set[str] = set()
+        self.silent: set[str] = set()
 
     def broadcast(self, task, fl_ctx, targets, min_responses, wait_time):
         self.task = task
@@ -34,6 +38,12 @@ class FakeFlare:
 
     def get_client_disconnect_time(self, name):
         return 1.0 if name in self.dead else None
+
+    def new_context(self):
+        return nullcontext()
+
+    def send_aux_request(self, targets, **words):
+        return {site: make_reply(ReturnCode.OK) for site in targets if site not in self.silent}
 
     def give(self, site):
         client_task = ClientTask(Client(site, ""), self.task)
@@ -50,7 +60,8 @@ def federation(monkeypatch):
     monkeypatch.setattr(module, "POLL_SECONDS", 0.005)
     monkeypatch.setattr(module, "LOST_AFTER_SECONDS", 0.3)
     controller, flare = FedProInController(), FakeFlare()
-    controller.communicator, controller._simulated = flare, True
+    controller.communicator = controller._engine = flare
+    controller._simulated = True
     controller._aggregator = SimpleNamespace(accept=lambda shareable, fl_ctx: True)
     return controller, flare
 
@@ -119,7 +130,7 @@ def test_a_lost_site_that_comes_back_is_waited_for(federation):
     assert box["missing"] == {}
 
 
-def test_in_a_real_federation_only_flare_says_who_is_dead(federation):
+def test_in_a_real_federation_a_site_is_missed_when_flare_says_that_it_is_dead(federation):
     controller, flare = federation
     controller._simulated = False
     thread, box = exchange_in_background(controller)
@@ -130,6 +141,24 @@ def test_in_a_real_federation_only_flare_says_who_is_dead(federation):
     flare.dead = {"site-3"}
     thread.join(2)
     assert box["missing"] == {"site-3": "FLARE has lost the connection to it"}
+
+
+def test_in_a_real_federation_a_site_is_missed_when_its_job_is_silent(federation, monkeypatch):
+    controller, flare = federation
+    controller._simulated = False
+    monkeypatch.setattr(pulse, "ASK_EVERY_SECONDS", 0.05)
+    monkeypatch.setattr(pulse, "SILENT_AFTER_SECONDS", 0.3)
+    thread, box = exchange_in_background(controller)
+    given = [flare.give(site) for site in SITES]
+    flare.answer(given[0])
+    thread.join(0.6)
+    assert thread.is_alive()  # site-2 and site-3 work
+    flare.silent = {"site-3"}
+    thread.join(0.6)
+    assert thread.is_alive()  # site-2 works
+    flare.answer(given[1])
+    thread.join(2)
+    assert box["missing"] == {"site-3": "its process of this job is silent"}
 
 
 def test_the_deadline_travels_in_the_task_and_closes_the_round(federation):

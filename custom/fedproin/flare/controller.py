@@ -1,7 +1,7 @@
 """The server's end in FLARE: an exchange that broadcasts a task and closes it when nobody more will answer.
 
 FLARE's own workflows do not fit: ScatterAndGather draws no sites and its `min_clients` is no quorum; FedAvg aborts when
-one drawn site fails. Here a round closes when every target has answered, failed or is dead, or at its deadline.
+one drawn site fails. Here a round closes when every target has answered, failed, is dead or silent, or at its deadline.
 """
 
 import logging
@@ -29,6 +29,7 @@ from fedproin.federation.server import Server
 from fedproin.flare.aggregator import FedProInAggregator
 from fedproin.flare.console import quiet_simulator
 from fedproin.flare.memory import return_freed_memory
+from fedproin.flare.pulse import Pulse, ask_job_processes
 from fedproin.flare.translation import to_shareable
 from fedproin.flare.workspace import config_directory
 from fedproin.settings import load_settings
@@ -117,6 +118,7 @@ class FedProInController(Controller):
 
     def _wait(self, task: FlareTask, answered: set[str], targets: set[str], abort_signal: Signal) -> None:
         quiet_since, last = time.monotonic(), (0, 0)
+        pulse = Pulse(partial(ask_job_processes, self._engine))
         while task.completion_status is None:
             if abort_signal.triggered:
                 self.cancel_task(task, TaskCompletionStatus.ABORTED)
@@ -126,7 +128,9 @@ class FedProInController(Controller):
             if (len(taken), len(answered)) != last or taken != answered:  # something happens, or somebody works
                 quiet_since, last = time.monotonic(), (len(taken), len(answered))
             pending = targets - answered
-            if self._simulated and time.monotonic() - quiet_since > LOST_AFTER_SECONDS:
+            if not self._simulated:
+                self._lost |= pulse.silent(pending)
+            elif time.monotonic() - quiet_since > LOST_AFTER_SECONDS:
                 self._lost |= pending
             if pending and all(self._is_gone(site) for site in pending):
                 self.cancel_task(task, TaskCompletionStatus.CLIENT_DEAD)
@@ -136,10 +140,10 @@ class FedProInController(Controller):
         return site in self._lost or self.get_client_disconnect_time(site) is not None
 
     def _why_missing(self, site: str, task: FlareTask) -> str:
-        if site in self._lost:
-            return "its simulator worker never came up"
         if self.get_client_disconnect_time(site) is not None:
             return "FLARE has lost the connection to it"
+        if site in self._lost:
+            return "its simulator worker never came up" if self._simulated else "its process of this job is silent"
         if task.completion_status == TaskCompletionStatus.TIMEOUT:
             return "it was too late for the deadline"
         return "it gave no answer"
