@@ -1,6 +1,7 @@
 import os
 import pickle
 import stat
+import subprocess
 
 import pytest
 import torch
@@ -51,6 +52,16 @@ def test_a_failed_write_leaves_the_old_file_and_no_litter(tmp_path, monkeypatch)
         write_atomically(path, b"new and longer")
     assert path.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_what_a_killed_process_had_begun_to_write_is_removed_and_that_of_a_live_one_is_not(tmp_path):
+    path = tmp_path / "x"
+    dead = subprocess.Popen(["true"])
+    dead.wait()
+    for process in (dead.pid, os.getppid()):
+        (tmp_path / f".x.{process}.tmp").write_bytes(b"half")
+    write_atomically(path, b"whole")
+    assert set(tmp_path.iterdir()) == {path, tmp_path / f".x.{os.getppid()}.tmp"}
 
 
 def test_the_file_is_complete_before_it_has_its_name(tmp_path, monkeypatch):

@@ -1,5 +1,6 @@
 """Named tensors and a JSON header in one safetensors file: nothing is executed on reading, nothing is half-written."""
 
+import contextlib
 import json
 import os
 from collections.abc import Mapping
@@ -41,6 +42,7 @@ def load_tensors(path: Path) -> "tuple[dict[str, Tensor], dict[str, Any]]":
 
 def write_atomically(path: Path, content: bytes) -> None:
     """Write `content` under a temporary name in the same directory, flush it to the disk, then rename."""
+    _remove_unfinished(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with open(temporary, "wb", opener=_private) as file:
@@ -50,6 +52,16 @@ def write_atomically(path: Path, content: bytes) -> None:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _remove_unfinished(path: Path) -> None:
+    """Remove what processes that were killed had begun to write."""
+    for temporary in path.parent.glob(f".{path.name}.*.tmp"):
+        with contextlib.suppress(PermissionError):  # it is alive, another user's
+            try:
+                os.kill(int(temporary.name.split(".")[-2]), 0)
+            except ProcessLookupError:
+                temporary.unlink(missing_ok=True)
 
 
 def _private(name: str, flags: int) -> int:
