@@ -95,7 +95,14 @@ class Running(LocalFederation):
         if min_clients is not None:
             file = out / JOB.name / "meta.json"
             file.write_text(json.dumps(json.loads(file.read_text()) | {"min_clients": min_clients}))
-        submitted = self.ask("job", "submit", "-j", str(out / JOB.name))
+        return self._submit(run, settings)
+
+    def submit_again(self, job: Job) -> Job:
+        """Submit what was packed for an earlier job once more: its run goes on."""
+        return self._submit(job.directory.name, job.settings)
+
+    def _submit(self, run: str, settings: tuple[str, ...]) -> Job:
+        submitted = self.ask("job", "submit", "-j", str(self.root / "packed" / run / JOB.name))
         return Job(submitted["job_id"], settings, self.kit(SERVER) / "fedproin" / run)
 
     def meta(self, job: Job) -> dict[str, Any]:
@@ -128,6 +135,12 @@ class Running(LocalFederation):
             with suppress(psutil.Error):
                 if any(word == kit or word.startswith(f"{kit}/") for word in process.cmdline()):
                     yield process
+
+    def log(self, job: Job) -> str:
+        """The server's log of a job that has ended, as the lead downloads it."""
+        downloaded = self.root / "downloaded"
+        self.ask("job", "download", job.id, "-o", str(downloaded))
+        return (downloaded / job.id / "workspace" / "log.txt").read_text()
 
 
 def daemons(federation: LocalFederation) -> set[int]:
