@@ -92,6 +92,14 @@ def test_remembers_over_a_restart(site):
     assert answer.notes == ()
 
 
+def test_another_table_than_in_the_last_round_is_noted(site):
+    first = site()
+    first.run(task(first))
+    moved = site(partition={"seed": 1})  # other pictures
+    notes = [moved.run(task(moved, round_=round_)).notes for round_ in (1, 1, 2)]
+    assert notes == [("data_table_differs_from_earlier_rounds",)] * 2 + [()]
+
+
 def test_a_restart_changes_no_bit(site, tmp_path):
     one = site()
     one.run(task(one))

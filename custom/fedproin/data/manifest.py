@@ -93,15 +93,21 @@ class Manifest:
             )
         return code
 
+    def table_digest(self) -> str:
+        """SHA-256 of the table, the same wherever its images are."""
+        return hashlib.sha256(json.dumps(self._columns()).encode()).hexdigest()
+
     def digest(self) -> str:
         """SHA-256 of the table, the place of its images, and size and time of each file (of the ZIP, if it is one)."""
-        columns = [self.image, self.label, self.group, self.site, self.split]
-        content = [str(self.root.resolve()), *(None if column is None else column.tolist() for column in columns)]
-        sha = hashlib.sha256(json.dumps(content).encode())
+        sha = hashlib.sha256(json.dumps([str(self.root.resolve()), *self._columns()]).encode())
         files = [self.root] if self.root.is_file() else [self.root / name for name in self.image.tolist()]
         for file in files:
             sha.update(_stamp(file))
         return sha.hexdigest()
+
+    def _columns(self) -> list[list[str] | None]:
+        columns = (self.image, self.label, self.group, self.site, self.split)
+        return [None if column is None else column.tolist() for column in columns]
 
 
 def read_manifest(path: Path) -> Manifest:

@@ -27,6 +27,7 @@ class SiteImages:
         images: uint8 [N, H, W, 3]; in a simulation the array of all sites.
         labels: int64 [N], positions in the job's classes.
         train, val, test: rows of the site.
+        table: digest of the table.
         union: rows of all sites together; none at a hospital, which sees its own only.
     """
 
@@ -35,6 +36,7 @@ class SiteImages:
     train: Indices
     val: Indices
     test: Indices
+    table: str
     union: partition.Split | None = None
 
 
@@ -93,7 +95,7 @@ def open_site(settings: Settings, location: Location, site: str, sites: Sequence
     images = _pictures(settings, location, manifest, owner, sites)
     mine = _only(split, owner == list(sites).index(site))
     union = _only(split, owner >= 0) if location.dealt else None
-    return SiteImages(images, labels, mine.train, mine.val, mine.test, union)
+    return SiteImages(images, labels, mine.train, mine.val, mine.test, manifest.table_digest(), union)
 
 
 def _only(split: partition.Split, wanted: NDArray[np.bool_]) -> partition.Split:

@@ -77,7 +77,10 @@ class Site:
         return self._score(task, state) if task.kind == "score" else self._round(task, state)
 
     def _round(self, task: Task, state: SiteState) -> dict[str, Any]:
+        assert self._images is not None
         ctx = self._receive(task.model, task.round, state)
+        if ctx.memory is not None and ctx.memory.table not in ("", self._images.table):
+            ctx.notes.append("data_table_differs_from_earlier_rounds")
         counts = {"val": self._confusion("val", ctx)} if task.validate else {}
         train = self._part("train")
         answer: dict[str, Any] = {"confusion": counts, "samples": len(train)}
@@ -85,7 +88,7 @@ class Site:
             if ctx.memory is None and self.name in task.trained_before and "state_damaged" not in ctx.notes:
                 ctx.notes.append("state_lost")
             result, report = train_round(self.method, self.model, train, ctx)
-            state.save(task.round, result.remember, task.best_version)
+            state.save(task.round, result.remember, task.best_version, self._images.table)
             answer |= {
                 "trained": True,
                 "tensors": _to_arrays(result.shared),

@@ -23,10 +23,15 @@ LARGEST_FEATURE = 1e6  # of a vector of features that the server accepts
 
 @dataclass(frozen=True)
 class Memory:
-    """What a site kept of the last round in which it trained."""
+    """What a site kept of the last round in which it trained.
+
+    Attributes:
+        table: digest of the table that it trained on.
+    """
 
     round: int
     tensors: Mapping[str, Tensor]
+    table: str = ""
 
 
 class TrainingData(Protocol):

@@ -29,14 +29,17 @@ class SiteState:
             raise ValueError("a run id is 8 to 64 hexadecimal digits")
         self.run_id, self.directory = run_id, directory / run_id
 
-    def save(self, round_: int, tensors: Mapping[str, Tensor], best_version: int | None = None) -> None:
-        """Keep the state after training in a round, the one before, and what `load(best_version)` gives.
+    def save(
+        self, round_: int, tensors: Mapping[str, Tensor], best_version: int | None = None, table: str = ""
+    ) -> None:
+        """Keep the state after training in a round on a table, the one before, and what `load(best_version)` gives.
 
         All others are removed: a state of a later round is of a time that the server has gone back behind.
         """
         self.directory.mkdir(parents=True, exist_ok=True)
         self.directory.chmod(0o700)
         save_tensors(self.directory / f"round-{round_:06d}.safetensors", tensors, self._header(round_))
+        save_tensors(self.directory / f"round-{round_:06d}.safetensors", tensors, {"round": round_, "table": table})
         rounds = self._rounds()
         kept = {number for number in rounds if number <= round_}
         best = {number for number in kept if best_version is not None and number < best_version}
@@ -56,6 +59,7 @@ class SiteState:
         if header != self._header(earlier[-1]):
             raise UserError("The state of this site is of another run or round; remove it.")
         return Memory(earlier[-1], tensors)
+        return Memory(earlier[-1], tensors, str(header.get("table", "")))
 
     def _header(self, round_: int) -> dict[str, str | int]:
         return {"run_id": self.run_id, "round": round_}
