@@ -52,7 +52,8 @@ def test_a_sites_files(make_kit, init, table):
     assert now["components"][0]["args"] | {"num_of_gpus": 2, "mem_per_gpu_in_GiB": 16.0} == now["components"][0]["args"]
     changed = {"class_allow_list", "allow_log_streaming", "components"}
     assert {key for key in now if now[key] != before[key]} == changed
-    assert now["components"][1:] == before["components"][1:]
+    assert now["components"][1:-1] == before["components"][1:]
+    assert now["components"][-1]["path"] == "fedproin.flare.admission.OneKitPerSite"
     assert local(kit, "fedproin.json") == {"data": str(table), "minimum_count": 5}
     assert promised_gpus(read_kit(kit)) == (2, 16.0)
     assert locate(Settings(), False, kit).source == table

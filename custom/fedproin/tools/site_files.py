@@ -15,6 +15,7 @@ Json = dict[str, Any]
 
 RESOURCES, AUTHORIZATION, PRIVACY = "resources.json", "authorization.json", "privacy.json"
 PACKAGE_CLASSES = "fedproin."  # FLARE reads the dot as: every class below this package
+ADMISSION = {"id": "one_kit_per_site", "path": "fedproin.flare.admission.OneKitPerSite", "args": {}}
 OWN_ORG = "o:site"
 FLARE_TMP = "/tmp/nvflare"
 SCOPE = "hospital"
@@ -121,6 +122,7 @@ def _server_resources(kit: Kit, choices: Choices) -> Json:
 def _resources(kit: Kit) -> Json:
     values = _read(kit, f"{RESOURCES}.default")
     values["class_allow_list"] = list(dict.fromkeys([*values["class_allow_list"], PACKAGE_CLASSES]))
+    values["components"].append(ADMISSION)
     return values
 
 
