@@ -365,6 +365,22 @@ def test_a_stop_in_the_first_round_starts_anew(open_):
     assert not open_().run_record.rounds
 
 
+def test_a_disk_that_cannot_be_written_to_is_one_sentence_and_the_run_can_go_on(open_, tmp_path):
+    with pytest.raises(Stopped):
+        (first := open_("stopped")).run(exchange(first, stop_after=0))
+    second = open_("stopped")
+    results = tmp_path / "stopped" / "results.json"
+    results.unlink()
+    results.mkdir()
+    with pytest.raises(UserError, match=r"^The server's disk cannot be written to \(Is a directory\): .* round\.$"):
+        second.run(exchange(second))
+    results.rmdir()
+    third = open_("stopped")
+    third.run(exchange(third))
+    (whole := open_("whole")).run(exchange(whole))
+    assert same(third.global_model(), whole.global_model())
+
+
 def test_a_finished_run_is_refused(open_):
     server = open_()
     server.run(exchange(server))

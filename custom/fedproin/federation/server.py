@@ -72,7 +72,20 @@ class Server:
         return self._checkpoint.run
 
     def run(self, exchange: Exchange) -> RunRecord:
-        """All rounds that are left, then the final scores."""
+        """All rounds that are left, then the final scores.
+
+        Raises:
+            UserError: the run cannot go on; the checkpoint of its last whole round stands.
+        """
+        try:
+            return self._run(exchange)
+        except OSError as error:
+            raise UserError(
+                f"The server's disk cannot be written to ({error.strerror or error}): make room, then submit "
+                "the job again; it goes on after its last whole round."
+            ) from error
+
+    def _run(self, exchange: Exchange) -> RunRecord:
         started = time.monotonic() - self.run_record.seconds
         for line in console.opening_lines(self.run_record):
             self.log(line)
