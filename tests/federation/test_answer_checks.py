@@ -72,6 +72,7 @@ EMPTY = "it trained without images or steps"
 SECONDS = "its seconds are not a time"
 ODD = "could not be checked"
 UPDATE = "it has an update that it should not have"
+UNSAID = "a field is not of its type or length"
 
 REFUSED = {
     "an old round": ({"round": 3}, ANOTHER),
@@ -122,6 +123,11 @@ REFUSED = {
     "too many losses": ({"losses": {"x" * n: [0.1] for n in range(1, 18)}}, "its report is too long"),
     "notes with text": ({"notes": ("patient 0815",)}, "its notes are not codes"),
     "too many notes": ({"notes": ("note",) * 17}, "its report is too long"),
+    "a package of another length": ({"package": "x" * 101}, UNSAID),
+    "a package on two lines": ({"package": "0.1.0\n"}, UNSAID),
+    "a package that is no text": ({"package": 1}, UNSAID),
+    "training that is no truth": ({"trained": "yes"}, UNSAID),
+    "pictures that are no truth": ({"synthetic": 0}, UNSAID),
     "negative seconds": ({"seconds": -1.0}, SECONDS),
     "seconds without end": ({"seconds": float("inf")}, SECONDS),
     "seconds in words": ({"seconds": "two"}, SECONDS),
@@ -161,6 +167,8 @@ FAILURES = {
     "influence": {"extras": GOOD.extras},
     "scores": {"confusion": {"val": COUNTS}},
     "odd scores": {"confusion": {"val": "x"}},
+    "losses": {"losses": GOOD.losses},
+    "notes": {"notes": GOOD.notes},
     "odd seconds": {"seconds": "x"},
 }
 

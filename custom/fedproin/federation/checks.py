@@ -29,6 +29,8 @@ def check_answer(answer: Answer, site: str, task: Task, settings: Settings, synt
         raise Refused("it answers another round or run")
     if not isinstance(answer.seconds, float) or not 0 <= answer.seconds < math.inf:
         raise Refused("its seconds are not a time")
+    if type(answer.trained) is not bool or type(answer.synthetic) is not bool or not _is_text(answer.package, 100):
+        raise Refused("a field is not of its type or length")
     if (answer.error or not answer.trained) and (answer.trained or answer.tensors or answer.extras):
         raise Refused("it has an update that it should not have")
     if answer.error:
@@ -114,10 +116,10 @@ def _check_step(tensors: Arrays, reference: Arrays, max_step: float) -> None:
 
 
 def _check_error(answer: Answer) -> None:
-    if not isinstance(answer.error, str) or len(answer.error) > LONGEST_SENTENCE or not answer.error.isprintable():
+    if not _is_text(answer.error, LONGEST_SENTENCE):
         raise Refused("its error is not a sentence")
-    if answer.confusion:
-        raise Refused("it failed and has scores")
+    if answer.confusion or answer.losses or answer.notes:
+        raise Refused("it failed and has a report")
 
 
 def _check_confusion(confusion: Arrays, task: Task, classes: int) -> None:
@@ -139,6 +141,10 @@ def _check_report(answer: Answer, epochs: int) -> None:
         raise Refused("its report is too long")
     if not all(isinstance(note, str) and re.fullmatch(r"[a-z_]{1,40}", note) for note in answer.notes):
         raise Refused("its notes are not codes")
+
+
+def _is_text(value: object, longest: int) -> bool:
+    return isinstance(value, str) and len(value) <= longest and value.isprintable()
 
 
 def _is_count(value: object) -> bool:

@@ -13,6 +13,8 @@ from fedproin.federation.messages import Answer
 from fedproin.federation.server import Server
 from fedproin.flare.translation import from_flare
 
+RETURN_CODES = [code for name, code in vars(ReturnCode).items() if name.isupper()]
+
 
 class FedProInAggregator(Aggregator):
     """Passes answers to the run's `Server`, which checks them and merges by FedAvg and NIA."""
@@ -43,7 +45,7 @@ class FedProInAggregator(Aggregator):
             return "no run has started"
         code = shareable.get_return_code()
         if code != ReturnCode.OK:
-            return self.server.refuse(site, f"FLARE reported {code}")
+            return self.server.refuse(site, f"FLARE reported {code if code in RETURN_CODES else 'an unknown code'}")
         try:
             answer = from_flare(Answer, shareable)
         except Exception:

@@ -14,6 +14,7 @@ from pathlib import Path
 from nvflare.apis.client import Client
 from nvflare.apis.controller_spec import ClientTask, TaskCompletionStatus
 from nvflare.apis.controller_spec import Task as FlareTask
+from nvflare.apis.fl_constant import FLContextKey, ReservedKey
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.impl.controller import Controller
 from nvflare.apis.shareable import Shareable
@@ -30,6 +31,7 @@ from fedproin.flare.aggregator import FedProInAggregator
 from fedproin.flare.console import quiet_simulator
 from fedproin.flare.memory import return_freed_memory
 from fedproin.flare.pulse import Pulse, ask_job_processes
+from fedproin.flare.isolation import isolate_sites
 from fedproin.flare.translation import to_shareable
 from fedproin.flare.workspace import config_directory
 from fedproin.settings import load_settings
@@ -55,7 +57,8 @@ class FedProInController(Controller):
         self._lost: set[str] = set()
 
     def start_controller(self, fl_ctx: FLContext) -> None:
-        """Find the aggregator."""
+        """Find the aggregator, and let no site stop the others."""
+        isolate_sites(fl_ctx.get_prop(FLContextKey.RUNNER))
         self._simulated = fl_ctx.get_job_id() == SimulatorConstants.JOB_NAME
         self._aggregator: FedProInAggregator = self._engine.get_component(self.aggregator_id)
         if self._simulated:
@@ -100,9 +103,11 @@ class FedProInController(Controller):
         answered: set[str] = set()
 
         def received(client_task: ClientTask, fl_ctx: FLContext) -> None:
+            sender = client_task.client.name  # by its token; the props that come with a result are the sender's own words
+            client_task.result.set_peer_props({ReservedKey.IDENTITY_NAME: sender})
             self._aggregator.accept(client_task.result, fl_ctx)
             client_task.result = None  # the arrays are the server's now
-            answered.add(client_task.client.name)
+            answered.add(sender)
 
         deadline = message.deadline_seconds
         task = FlareTask(
