@@ -59,6 +59,8 @@ def test_a_refusal_is_no_exception(aggregator):
     ("shareable", "reason"),
     [
         (make_reply(ReturnCode.EXECUTION_EXCEPTION), "FLARE reported EXECUTION_EXCEPTION"),
+        (make_reply("\x1b[31m" + "x" * 10**6), "FLARE reported an unknown code"),
+        (make_reply(["OK"]), "FLARE reported an unknown code"),
         (Shareable(), "it is not a message of this package"),
     ],
 )

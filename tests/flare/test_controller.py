@@ -9,6 +9,7 @@ import pytest
 from nvflare.apis.client import Client
 from nvflare.apis.controller_spec import ClientTask, TaskCompletionStatus
 from nvflare.apis.fl_constant import ReturnCode
+from nvflare.apis.fl_constant import ReservedKey
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.apis.signal import Signal
@@ -50,8 +51,8 @@ class FakeFlare:
         self.task.client_tasks.append(client_task)
         return client_task
 
-    def answer(self, client_task):
-        client_task.result = Shareable()
+    def answer(self, client_task, result=None):
+        client_task.result = Shareable() if result is None else result
         self.task.result_received_cb(client_task=client_task, fl_ctx=FLContext())
 
 
@@ -171,6 +172,22 @@ def test_the_deadline_travels_in_the_task_and_closes_the_round(federation):
     flare.task.completion_status = TaskCompletionStatus.TIMEOUT
     thread.join(2)
     assert box["missing"] == dict.fromkeys(SITES, "it was too late for the deadline")
+
+
+def test_the_sender_is_who_flare_says_not_who_the_message_says(federation):
+    controller, flare = federation
+    senders = []
+    controller._aggregator.accept = lambda shareable, fl_ctx: senders.append(
+        shareable.get_peer_prop(ReservedKey.IDENTITY_NAME, "")
+    )
+    thread, _ = exchange_in_background(controller)
+    for site in SITES:
+        result = Shareable()
+        result.set_peer_props({ReservedKey.IDENTITY_NAME: "site-1"})
+        flare.answer(flare.give(site), result)
+    flare.task.completion_status = TaskCompletionStatus.OK
+    thread.join(2)
+    assert senders == SITES
 
 
 def test_an_abort_ends_the_wait(federation):

@@ -103,7 +103,7 @@ class FedProInController(Controller):
         answered: set[str] = set()
 
         def received(client_task: ClientTask, fl_ctx: FLContext) -> None:
-            sender = client_task.client.name  # by its token; the props that come with a result are the sender's own words
+            sender = client_task.client.name  # by its token; the props of a result are its sender's own words
             client_task.result.set_peer_props({ReservedKey.IDENTITY_NAME: sender})
             self._aggregator.accept(client_task.result, fl_ctx)
             client_task.result = None  # the arrays are the server's now
