@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from fedproin.data.location import locate
+from fedproin.federation.identity import PACKAGE
 from fedproin.federation.opening import open_server
 from fedproin.federation.site import Site
 from fedproin.settings import Settings, parse
@@ -91,11 +92,12 @@ def test_the_model_has_the_bits_of_a_run_without_that_site_in_those_rounds(job, 
 
 def test_nothing_was_executed_and_the_server_logged_no_exception_of_ours(federation, job):
     assert not list(federation.root.rglob(TRACE))
-    log = (federation.kit(SERVER) / "log.txt").read_text()
-    told = [line for line in log.splitlines() if f"Refused the answer of {HOSTILE}" in line]
-    assert len(told) == sum("deadline" not in reason for _, reason in FAULTS.values())
+    log = (federation.kit(SERVER) / "console.log").read_text()
+    told = [reason for _, reason in FAULTS.values() if "deadline" not in reason]
+    assert [reason for reason in told if f"Refused the answer of {HOSTILE}: {reason}." not in log] == []
+    assert log.count(f"Refused the answer of {HOSTILE}") == len(told)
     assert f"Refused the answer of {VICTIM}" not in log
-    assert "custom/fedproin" not in "".join(line for line in log.splitlines() if line.lstrip().startswith('File "'))
+    assert f'File "{PACKAGE}' not in log
 
 
 def run_without_faults(job: Job, directory: Path) -> None:

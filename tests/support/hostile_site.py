@@ -126,9 +126,9 @@ FAULTS: dict[str, tuple[Callable[[Answer, Sending], Answer | Shareable], str]] =
     "absurd samples": (fields(samples=10**15), SAMPLES),
     "no samples": (fields(samples=0), "it trained without images or steps"),
     "a tensor of 64 MiB": (tensors(lambda own: {WEIGHT: np.zeros((16, MEBIBYTE), np.float32)}), SHAPE),
-    "a text of 16 MiB": (fields(package="x" * 16 * MEBIBYTE), "it does not say what it is"),
+    "a text of 16 MiB": (fields(package="x" * 16 * MEBIBYTE), "a field is not of its type or length"),
     "a class path": (with_meta(component=COMPONENT), NO_MESSAGE),
-    "an object that FLARE knows": (with_meta(notes=Namespace(path="subprocess.Popen")), "it could not be checked (TypeError)"),
+    "an object that FLARE knows": (with_meta(notes=Namespace()), "it could not be checked (TypeError)"),
     "the name of another site": (as_the_victim, VALUES),
     "an object that FLARE does not know": (with_meta(component=OBJECT), "it was too late for the deadline"),
 }  # fmt: skip
