@@ -91,3 +91,10 @@ def test_a_site_file_that_says_nothing_is_refused(site, make_settings, content):
     assert str(error.value) == (
         'local/fedproin.json must hold a JSON object with the text "data", such as {"data": "/data"}.'
     )
+
+
+def test_the_sites_minimum_comes_with_its_location(site, make_settings):
+    (site / "local" / "fedproin.json").write_text(json.dumps({"data": "/data", "minimum_count": 7}))
+    assert locate(make_settings(), False, site).minimum_count == 7
+    configure(site, "/data")
+    assert locate(make_settings(), False, site).minimum_count == 0

@@ -1,5 +1,7 @@
 """From a location to the pictures of a site; tables of tiny PNGs and synthetic pictures."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from PIL import Image
@@ -76,6 +78,21 @@ def test_labels_are_positions_in_the_jobs_classes(table, tmp_path, make_settings
 def test_labels_that_the_job_does_not_know_are_refused(table, tmp_path, make_settings):
     with pytest.raises(DataError, match=r"30 of 60 images have a label .* \(bcc\)"):
         open_site(make_settings(data={"classes": ["mel", "nv"]}), hospital(tmp_path, table()), "site-1", SITES)
+
+
+@pytest.mark.parametrize(("minimum", "refused"), [(0, False), (30, False), (31, True)])
+def test_degenerate_a_site_with_too_few_images_of_a_class_takes_no_part(
+    table, tmp_path, make_settings, minimum, refused
+):
+    """30 images of each of two classes; none of a third class are fine."""
+    settings = make_settings(data={"classes": ["mel", "nv", "bcc"]})
+    location = replace(hospital(tmp_path, table()), minimum_count=minimum)
+    if not refused:
+        assert len(open_site(settings, location, "site-1", SITES).labels) == 60
+        return
+    with pytest.raises(DataError, match="takes no part") as refusal:
+        open_site(settings, location, "site-1", SITES)
+    assert not [word for word in ("mel", "bcc", "nv", "30", "31") if f"{word} " in str(refusal.value)]
 
 
 # dealing

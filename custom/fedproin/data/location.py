@@ -25,7 +25,7 @@ class SiteFile:
 
     Attributes:
         data: table, folder or ZIP.
-        minimum_count: fewest images of a class that the site has; `fedproin doctor` refuses fewer, none are fine.
+        minimum_count: fewest images of a class that the site has; with fewer it takes no part, none are fine.
     """
 
     data: str
@@ -40,11 +40,13 @@ class Location:
         source: table, folder or ZIP; none means synthetic pictures.
         cache: directory for decoded images.
         simulated: one table is dealt over all sites of the simulation.
+        minimum_count: as in the site's own file.
     """
 
     source: Path | None
     cache: Path
     simulated: bool
+    minimum_count: int = 0
 
     @property
     def synthetic(self) -> bool:
@@ -71,7 +73,7 @@ def locate(settings: Settings, simulated: bool, site_root: Path) -> Location:
     site_file = read_site_file(site_root)
     named = site_file.data if site_file else os.environ.get(VARIABLE) or settings.data.path
     if named:
-        return Location(_absolute(named), cache, simulated)
+        return Location(_absolute(named), cache, simulated, site_file.minimum_count if site_file else 0)
     if simulated:
         return Location(None, cache, simulated)
     raise DataError(

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from fedproin.data import cache, partition, synthetic
 from fedproin.data.location import Location
 from fedproin.data.manifest import Manifest, read_manifest
-from fedproin.errors import SettingsError
+from fedproin.errors import DataError, SettingsError
 from fedproin.seeds import derive_seed
 from fedproin.settings import Settings
 
@@ -89,6 +89,7 @@ def open_site(settings: Settings, location: Location, site: str, sites: Sequence
     if location.dealt:
         split, owner, _ = deal(settings, manifest, sites)
     else:
+        _require_enough(labels, location.minimum_count)
         by_group = settings.data.group == "table"
         split = partition.split(manifest, settings.data.split, _partition_seed(settings), by_group)
         owner, sites = np.zeros(len(manifest), np.int64), (site,)
@@ -96,6 +97,16 @@ def open_site(settings: Settings, location: Location, site: str, sites: Sequence
     mine = _only(split, owner == list(sites).index(site))
     union = _only(split, owner >= 0) if location.dealt else None
     return SiteImages(images, labels, mine.train, mine.val, mine.test, manifest.table_digest(), union)
+
+
+def _require_enough(labels: Indices, minimum: int) -> None:
+    """Refuse classes so small that they may tell who the patients are; the message does not say which."""
+    counts = np.bincount(labels)
+    if ((counts > 0) & (counts < minimum)).any():
+        raise DataError(
+            "This site takes no part: a class has fewer images than its minimum_count allows; `fedproin doctor` on "
+            "this machine says which."
+        )
 
 
 def _only(split: partition.Split, wanted: NDArray[np.bool_]) -> partition.Split:
