@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_type_hints
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
-from fedproin.errors import SettingsError
+from fedproin.errors import NOT_JSON, SettingsError
 
 STRICT = ConfigDict(extra="forbid", allow_inf_nan=False, strict=True)
 
@@ -199,6 +199,8 @@ def parse(cls: type[T], values: Mapping[str, Any], where: str = "") -> T:
         return TypeAdapter(cls).validate_json(json.dumps(values))  # JSON mode: strict types, but lists are tuples
     except ValidationError as error:
         raise SettingsError(_sentence(cls, error.errors()[0], where)) from None
+    except NOT_JSON:
+        raise SettingsError(f"Setting '{where or 'settings.json'}': a value is nested too deeply.") from None
 
 
 def load_settings(path: Path) -> Settings:
@@ -207,7 +209,9 @@ def load_settings(path: Path) -> Settings:
         values = json.loads(path.read_text())
     except FileNotFoundError:
         raise SettingsError("The job has no config/settings.json; copy one from jobs/fedproin and edit it.") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise SettingsError(f"The job's settings.json cannot be read ({error.strerror}).") from None
+    except NOT_JSON as error:
         raise SettingsError(f"settings.json is not valid JSON: {error}.") from None
     if not isinstance(values, dict):
         raise SettingsError('settings.json must hold one JSON object, such as {"seed": 0}.')

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedproin.errors import UserError
+from fedproin.errors import NOT_JSON, UserError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -35,8 +35,10 @@ def load_tensors(path: Path) -> "tuple[dict[str, Tensor], dict[str, Any]]":
     try:
         with safe_open(path, framework="pt") as file:
             header = json.loads((file.metadata() or {})["header"])
+            if not isinstance(header, dict):
+                raise ValueError("the header is no object")
             return {name: file.get_tensor(name) for name in file.keys()}, header  # noqa: SIM118  it is no mapping
-    except (SafetensorError, KeyError, ValueError) as error:
+    except (SafetensorError, OSError, KeyError, *NOT_JSON) as error:
         raise UserError(f"{path.name} is damaged or no file of this package; remove it or restore a copy.") from error
 
 

@@ -158,7 +158,7 @@ def test_degenerate_answers_are_refused_as_a_whole(opened, what):
 
 
 FAILURES = {
-    "too long": {"error": "x" * 401},
+    "too long": {"error": "x" * 501},
     "more than a line": {"error": "Traceback:\nFile /data/patient-7.png"},
     "colours of a terminal": {"error": "\x1b[31mred"},
     "no text": {"error": ["x"]},

@@ -13,7 +13,16 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from fedproin.data.manifest import PARTS, Manifest, Strings, TableError, listed, open_archive, open_images
+from fedproin.data.manifest import (
+    LARGEST_PICTURE,
+    PARTS,
+    Manifest,
+    Strings,
+    TableError,
+    listed,
+    open_archive,
+    open_images,
+)
 from fedproin.errors import DataError
 
 FEWEST_GROUPS = 3  # one for each part of the split
@@ -182,6 +191,8 @@ def _decodes(content: bytes) -> bool:
     try:
         with Image.open(io.BytesIO(content)) as image:
             image.verify()
+            if image.width * image.height > LARGEST_PICTURE:
+                return False
         with Image.open(io.BytesIO(content)) as image:  # `verify` leaves an image that cannot be loaded
             image.load()
     except Exception:  # Pillow's plug-ins raise many types on broken files

@@ -3,13 +3,21 @@
 import logging
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 import pandas as pd
 
-from fedproin.data.manifest import Manifest, has_table, manifest_from, open_archive, parse_table, read_manifest
+from fedproin.data.manifest import (
+    Manifest,
+    has_table,
+    manifest_from,
+    open_archive,
+    parse_table,
+    read_manifest,
+    read_member,
+)
 from fedproin.errors import DataError
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp")
@@ -44,7 +52,7 @@ class Tree:
         if name is None or self.root.is_dir():
             return None if name is None else (self.root / name).read_bytes()
         with open_archive(self.root) as archive:
-            return archive.read(name)
+            return read_member(archive, name)
 
 
 def ham10000(tree: Tree) -> pd.DataFrame | None:
@@ -151,13 +159,22 @@ def default_table(source: Path) -> Path:
 
 def _list_files(source: Path) -> Tree:
     if source.is_dir():
-        walk = ((Path(folder), files) for folder, _, files in os.walk(source, followlinks=True))
-        names = [(folder / file).relative_to(source).as_posix() for folder, files in walk for file in files]
+        names = [path.relative_to(source).as_posix() for path in _walk(source)]
     else:
         with open_archive(source) as archive:
             names = [name for name in archive.namelist() if not name.endswith("/")]
     visible = (name for name in names if not re.search(r"(?:^|/)(?:\.[^./]|__MACOSX/)", name))
     return Tree(source, tuple(sorted(visible)))
+
+
+def _walk(source: Path) -> Iterator[Path]:
+    """All files below a folder, also behind links; each folder once, since links may lead back."""
+    seen = {source.resolve()}
+    for folder, below, files in os.walk(source, followlinks=True):
+        yield from (Path(folder, name) for name in files)
+        real = {name: Path(folder, name).resolve() for name in sorted(below)}
+        below[:] = {path: name for name, path in reversed(real.items()) if path not in seen}.values()
+        seen.update(real.values())
 
 
 def _recognise(tree: Tree, layout: str) -> tuple[str, pd.DataFrame]:
@@ -213,7 +230,7 @@ def _write(table: pd.DataFrame, path: Path) -> None:
     try:
         table.to_csv(temporary, index=False)
         temporary.replace(path)
-    except OSError as error:
+    except (OSError, UnicodeError) as error:
         raise DataError("The table cannot be written there: get the right to write, or give another --out.") from error
     finally:
         temporary.unlink(missing_ok=True)

@@ -12,7 +12,7 @@ from typing import Annotated
 
 import pydantic
 
-from fedproin.errors import DataError, SettingsError
+from fedproin.errors import NOT_JSON, DataError, SettingsError
 from fedproin.settings import STRICT, Settings, parse
 
 VARIABLE = "FEDPROIN_DATA"
@@ -93,7 +93,7 @@ def read_site_file(site_root: Path) -> SiteFile | None:
     try:
         values = json.loads(path.read_text())
         named = values["data"]
-    except (ValueError, KeyError, TypeError):
+    except (OSError, *NOT_JSON, KeyError, TypeError):
         named = None
     if not isinstance(named, str) or not named:
         raise SettingsError(
@@ -104,4 +104,9 @@ def read_site_file(site_root: Path) -> SiteFile | None:
 
 def _absolute(named: str) -> Path:
     """Relative to the directory in which the user typed the command: FLARE has changed the working directory since."""
-    return Path(os.environ.get("PWD", ".")) / Path(named).expanduser()
+    try:
+        return Path(os.environ.get("PWD", ".")) / Path(named).expanduser()
+    except RuntimeError:  # the home of a user that there is not
+        raise DataError(
+            "The path of the data begins with the home of an unknown user: write it from the root."
+        ) from None

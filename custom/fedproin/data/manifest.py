@@ -6,11 +6,14 @@ Messages carry counts and class names only. Names of rows travel in `TableError.
 import hashlib
 import io
 import json
+import lzma
+import struct
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -32,7 +35,13 @@ ALIASES = {
     "split": ("split",),
 }
 LEAVES_ROOT = r"^(?:/|[A-Za-z]:)|(?:^|/)\.\.(?:/|$)"
-READ_ERRORS = (OSError, KeyError, RuntimeError, EOFError, ValueError, zipfile.BadZipFile, zlib.error)
+LONGEST_CELL = 1000
+LARGEST_FILE = 2**30  # of a table or a picture inside a ZIP, which may say so in a few bytes
+LARGEST_PICTURE = 2**26  # pixels; each takes some fifteen bytes while it is resized
+READ_ERRORS = (
+    *(OSError, KeyError, RuntimeError, EOFError, ValueError, MemoryError),
+    *(zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error),
+)
 
 
 class TableError(DataError):
@@ -145,7 +154,10 @@ def parse_table(content: bytes) -> pd.DataFrame:
         raise DataError("The table has more fields in its rows than names in its header: correct the header.")
     table.columns = table.columns.str.strip().str.lower()
     table = table.loc[:, ~table.columns.duplicated()].fillna("")
-    return pd.DataFrame({name: table[name].str.strip() for name in table})
+    stripped = pd.DataFrame({name: table[name].str.strip() for name in table})
+    if any((stripped[name].str.len() > LONGEST_CELL).any() for name in stripped):
+        raise DataError(f"The table has a cell of more than {LONGEST_CELL} letters: correct its quotes.")
+    return stripped
 
 
 def manifest_from(table: pd.DataFrame, root: Path) -> Manifest:
@@ -181,7 +193,7 @@ def open_archive(path: Path) -> Iterator[zipfile.ZipFile]:
     """
     try:
         archive = zipfile.ZipFile(path)
-    except (OSError, zipfile.BadZipFile) as error:
+    except READ_ERRORS as error:
         raise DataError(
             "The data is neither a folder nor a ZIP that can be read: copy or download it again."
         ) from error
@@ -198,9 +210,16 @@ def open_images(manifest: Manifest) -> Iterator[Callable[[int], bytes]]:
     """
     if manifest.root.is_file():
         with open_archive(manifest.root) as archive:
-            yield lambda index: _read(archive.read, manifest.image[index].item())
+            yield lambda index: _read(partial(read_member, archive), manifest.image[index].item())
     else:
         yield lambda index: _read(lambda name: (manifest.root / name).read_bytes(), manifest.image[index].item())
+
+
+def read_member(archive: zipfile.ZipFile, name: str) -> bytes:
+    """One file of a ZIP, unless it would unpack to more than any table or picture needs."""
+    if archive.getinfo(name).file_size > LARGEST_FILE:
+        raise ValueError("a file in the ZIP is too large")
+    return archive.read(name)
 
 
 def listed(names: Sequence[str], limit: int = 10) -> str:
@@ -227,7 +246,7 @@ def _locate(path: Path) -> tuple[bytes | None, Path]:
     with open_archive(path) as opened:
         inside = [name for name in TABLE_NAMES if name in opened.namelist()]
         if inside:
-            return opened.read(inside[0]), path
+            return read_member(opened, inside[0]), path
     beside = path.with_suffix(".csv")
     return beside.read_bytes() if beside.is_file() else None, path
 
@@ -261,7 +280,7 @@ def _maybe_strings(column: pd.Series | None) -> Strings | None:
 def _stamp(file: Path) -> bytes:
     try:
         status = file.stat()
-    except OSError:
+    except (OSError, ValueError):  # ValueError: a name that no file can have
         return b"missing\n"
     return f"{status.st_size} {status.st_mtime_ns}\n".encode()
 

@@ -15,6 +15,7 @@ from monai.transforms import Transform
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
+from fedproin.data.manifest import LARGEST_PICTURE
 from fedproin.errors import DataError
 
 UNREADABLE = "An image cannot be read; run `fedproin data check` on this machine for its name."
@@ -32,10 +33,12 @@ class ReadRGB(Transform):
         """Read one image.
 
         Raises:
-            DataError: the bytes are no image that has a defined white; the message names no file.
+            DataError: the bytes are no image that has a defined white, or a huge one; the message names no file.
         """
         try:
             with Image.open(io.BytesIO(data)) as image:
+                if image.width * image.height > LARGEST_PICTURE:
+                    raise ValueError("a picture has too many pixels")
                 return np.asarray(_to_rgb(ImageOps.exif_transpose(image)))
         except Exception as error:  # Pillow's decoders raise whatever a broken file leads them to
             raise DataError(UNREADABLE) from error

@@ -75,16 +75,20 @@ def load_checkpoint(directory: Path, fresh: RunRecord) -> Checkpoint | None:
         raise UserError(
             f"Run '{run.run}' was started with other sites; bring them back, or choose another name for 'run'."
         )
-    if header["finished"]:
+    if header.get("finished"):
         raise UserError(
             f"Run '{run.run}' is finished; choose another name for 'run' in settings.json to start a new one."
         )
-    parts: dict[str, Tensors] = {"public": {}, "private": {}, "best": {}}
-    for name, tensor in tensors.items():
-        part, _, key = name.partition("/")
-        parts[part][key] = tensor
-    best = BestModel(header["best_version"], header["best_score"], parts["best"]) if "best_version" in header else None
-    return Checkpoint(ServerState(parts["public"], parts["private"]), best, run)
+    public, private, best = (_part(tensors, name) for name in ("public", "private", "best"))
+    try:
+        best_model = BestModel(int(header["best_version"]), float(header["best_score"]), best) if best else None
+    except (KeyError, ValueError, TypeError, OverflowError):
+        raise UserError(f"{FILE} is damaged or of another version; remove it or restore a copy.") from None
+    return Checkpoint(ServerState(public, private), best_model, run)
+
+
+def _part(tensors: Tensors, name: str) -> Tensors:
+    return {key.removeprefix(f"{name}/"): tensor for key, tensor in tensors.items() if key.startswith(f"{name}/")}
 
 
 def finish(checkpoint: Checkpoint, run: RunRecord) -> Checkpoint:

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from fedproin.errors import LONGEST_SENTENCE
 from fedproin.federation.messages import Answer, Arrays, Task
 from fedproin.methods.base import ExtraSpec
 from fedproin.settings import Settings
 
 LARGEST_COUNT = 10**9
-LONGEST_SENTENCE = 400
 
 
 class Refused(Exception):

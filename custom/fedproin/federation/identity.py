@@ -8,7 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import fedproin
-from fedproin.errors import UserError
+from fedproin.errors import NOT_JSON, UserError
 
 PACKAGE = Path(fedproin.__file__).parent
 PACKAGE_FILE = "package.json"  # in a packed job, beside its settings.json
@@ -79,7 +79,7 @@ def packed_identity(config_directory: Path) -> Identity | None:
     try:
         values = json.loads(path.read_bytes())
         return Identity(str(values["version"]), str(values["hash"]))
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, *NOT_JSON, KeyError, TypeError):
         raise UserError(f"The job's {PACKAGE_FILE} is damaged: ask the coordinator to pack the job again.") from None
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
-from fedproin.errors import UserError
+from fedproin.errors import NOT_JSON, UserError
 from fedproin.federation.identity import installed_version, package_identity
 from fedproin.federation.records import RunRecord
 from fedproin.tensor_file import write_atomically
@@ -41,7 +41,7 @@ def read_results(path: Path) -> RunRecord:
         return run_from_dict(json.loads(path.read_bytes()))
     except FileNotFoundError:
         raise UserError(f"There is no {path.name} yet; it is written after the first round.") from None
-    except ValueError:
+    except (OSError, *NOT_JSON):
         raise UserError(f"{path.name} is damaged: it is no JSON; restore a copy.") from None
 
 
@@ -53,7 +53,7 @@ def run_from_dict(values: object) -> RunRecord:
     """
     try:
         run: RunRecord = _rebuilt(RunRecord, values, "")
-    except TypeError as error:
+    except (TypeError, OverflowError) as error:
         message = (
             f"The record of this run is damaged or of another version ({error}); restore a copy or choose another run."
         )

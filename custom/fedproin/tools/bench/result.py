@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic.dataclasses import dataclass
 
-from fedproin.errors import SettingsError, UserError
+from fedproin.errors import NOT_JSON, SettingsError, UserError
 from fedproin.federation.records import FinalRecord, RunRecord, SiteRecord
 from fedproin.settings import STRICT, parse
 from fedproin.tensor_file import write_atomically
@@ -129,7 +129,7 @@ def read_result(path: Path) -> RunResult | None:
         return parse(RunResult, json.loads(path.read_bytes()))
     except FileNotFoundError:
         return None
-    except (ValueError, TypeError, SettingsError) as error:
+    except (OSError, *NOT_JSON, TypeError, SettingsError) as error:
         where = "/".join(path.parts[-3:])
         raise UserError(f"The result {where} is damaged or of another version: remove it ({error}).") from None
 

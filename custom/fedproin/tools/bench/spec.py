@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from fedproin.errors import SettingsError
+from fedproin.errors import NOT_JSON, SettingsError
 from fedproin.settings import STRICT, AtLeast1, PartitionSettings, Settings, parse
 
 NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"  # it becomes a folder, and the name of a run
@@ -176,13 +176,13 @@ def load_spec(path: Path) -> Spec:
 def _read(path: Path) -> Values:
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
+        plain: Values = json.loads(json.dumps(values, default=str))  # a date becomes a text, which is then refused
     except FileNotFoundError:
         raise SettingsError(f"There is no spec {path.name}; benchmarks/ has some to copy.") from None
     except OSError as error:
         raise SettingsError(f"The spec {path.name} cannot be read ({error.strerror}).") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except NOT_JSON as error:
         raise SettingsError(f"The spec {path.name} is not valid TOML: {error}.") from None
-    plain: Values = json.loads(json.dumps(values, default=str))  # a date becomes a text, which is then refused
     return plain
 
 
