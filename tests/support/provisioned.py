@@ -6,6 +6,7 @@ import shutil
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,15 @@ from typing import Any
 import numpy as np
 import psutil
 
+from fedproin.data.location import Location
+from fedproin.federation.messages import Answer, Task
+from fedproin.federation.opening import open_server
 from fedproin.federation.records import RunRecord
 from fedproin.federation.results import read_results
+from fedproin.federation.site import Site
+from fedproin.settings import Settings, parse
 from fedproin.tensor_file import load_tensors
+from fedproin.tools.jobs import apply_changes
 from local_federation import EXECUTABLES, LEAD, SERVER, LocalFederation, free_port
 from waiting import wait_for
 
@@ -156,6 +163,38 @@ def simulate(settings: Sequence[str], sites: int, workspace: Path, **variables: 
     done = subprocess.run(command, env=os.environ | variables, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return workspace / "fedproin"
+
+
+def replay(
+    job: Job,
+    locations: Mapping[str, Location],
+    directory: Path,
+    arriving: Callable[[str, Task, Callable[[Task], Answer]], Answer | None],
+) -> Path:
+    """The job again, its server and sites in this process; the directory with its results.
+
+    Args:
+        locations: of every site's images.
+        arriving: the answer of a site that reaches the server, from its name, the task and what does it.
+    """
+    values = json.loads((JOB / "app" / "config" / "settings.json").read_bytes())
+    apply_changes(values, job.settings)
+    settings = parse(Settings, values)
+    shared = next(iter(locations.values()))
+    server = open_server(
+        settings, list(locations), shared if shared.synthetic else None, directory / "server", lambda line: None
+    )
+    members = {name: Site(name, settings, location, directory / name) for name, location in locations.items()}
+
+    def exchange(task: Task, targets: Sequence[str]) -> Mapping[str, str]:
+        for name in targets:
+            answer = arriving(name, task, members[name].run)
+            if answer is not None:
+                assert server.accept(name, answer) == ""
+        return {}
+
+    server.run(exchange)
+    return directory / "server"
 
 
 def assert_same_run(one: Path, other: Path) -> None:
