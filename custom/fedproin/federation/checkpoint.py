@@ -81,7 +81,8 @@ def load_checkpoint(directory: Path, fresh: RunRecord) -> Checkpoint | None:
         )
     public, private, best = (_part(tensors, name) for name in ("public", "private", "best"))
     try:
-        best_model = BestModel(int(header["best_version"]), float(header["best_score"]), best) if best else None
+        scored = "best_version" in header  # a best model may have no public tensors: it is at the sites
+        best_model = BestModel(int(header["best_version"]), float(header["best_score"]), best) if scored else None
     except (KeyError, ValueError, TypeError, OverflowError):
         raise UserError(f"{FILE} is damaged or of another version; remove it or restore a copy.") from None
     return Checkpoint(ServerState(public, private), best_model, run)

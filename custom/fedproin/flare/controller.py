@@ -29,9 +29,9 @@ from fedproin.federation.opening import open_server
 from fedproin.federation.server import Server
 from fedproin.flare.aggregator import FedProInAggregator
 from fedproin.flare.console import quiet_simulator
+from fedproin.flare.isolation import isolate_sites
 from fedproin.flare.memory import return_freed_memory
 from fedproin.flare.pulse import Pulse, ask_job_processes
-from fedproin.flare.isolation import isolate_sites
 from fedproin.flare.translation import to_shareable
 from fedproin.flare.workspace import config_directory
 from fedproin.settings import load_settings

@@ -38,8 +38,8 @@ class SiteState:
         """
         self.directory.mkdir(parents=True, exist_ok=True)
         self.directory.chmod(0o700)
-        save_tensors(self.directory / f"round-{round_:06d}.safetensors", tensors, self._header(round_))
-        save_tensors(self.directory / f"round-{round_:06d}.safetensors", tensors, {"round": round_, "table": table})
+        header = self._header(round_) | {"table": table}
+        save_tensors(self.directory / f"round-{round_:06d}.safetensors", tensors, header)
         rounds = self._rounds()
         kept = {number for number in rounds if number <= round_}
         best = {number for number in kept if best_version is not None and number < best_version}
@@ -56,9 +56,8 @@ class SiteState:
         if not earlier:
             return None
         tensors, header = load_tensors(self.directory / f"round-{earlier[-1]:06d}.safetensors")
-        if header != self._header(earlier[-1]):
+        if not self._header(earlier[-1]).items() <= header.items():
             raise UserError("The state of this site is of another run or round; remove it.")
-        return Memory(earlier[-1], tensors)
         return Memory(earlier[-1], tensors, str(header.get("table", "")))
 
     def _header(self, round_: int) -> dict[str, str | int]:
