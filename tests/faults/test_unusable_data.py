@@ -131,7 +131,7 @@ def all_damaged(federation, lost_and_found, pictures) -> Job:
     damaged = [pictures[name] for name in SITES if name != NO_TRAINING]
     for picture in damaged:
         picture.damage()
-    job = federation.submit("all_damaged", *SETTINGS, "federation.rounds=4", packing=("--preinstalled",))
+    job = federation.submit("all_damaged", *SETTINGS, "federation.rounds=3", packing=("--preinstalled",))
     wait_for(lambda: rounds_of(job), 240, "the first round")
     for picture in damaged:
         picture.put_back()
