@@ -46,3 +46,33 @@ def test_only_an_ok_is_an_answer():
     assert ask_job_processes(engine, SITES) == {"site-1"}
     engine.send_aux_request = lambda **words: None  # what it returns when it fails
     assert ask_job_processes(engine, SITES) == set()
+
+
+def test_a_silent_site_is_asked_again_when_the_next_task_begins(clock):
+    there = set()
+    pulse = Pulse(lambda sites: there)
+    pulse.silent({"site-1"})
+    clock.now += 61
+    assert pulse.silent({"site-1"}) == {"site-1"}
+    pulse.begin()
+    assert pulse.silent({"site-1"}) == {"site-1"}  # it is not waited for a second time
+    there.add("site-1")
+    pulse.begin()
+    assert pulse.silent({"site-1"}) == set()
+
+
+def test_one_lost_answer_after_a_long_time_is_not_silence(clock):
+    there = {"site-1"}
+    pulse = Pulse(lambda sites: there)
+    pulse.silent({"site-1"})
+    clock.now += 3600  # the site has answered its task, and nobody asked
+    there.clear()
+    pulse.begin()
+    assert pulse.silent({"site-1"}) == set()
+
+
+def test_degenerate_nobody_is_asked_when_nobody_is_waited_for():
+    def ask(sites):
+        raise AssertionError
+
+    assert Pulse(ask).silent(set()) == set()

@@ -55,6 +55,7 @@ class FedProInController(Controller):
         super().__init__()
         self.aggregator_id = aggregator_id
         self._lost: set[str] = set()
+        self._pulse = Pulse(lambda sites: ask_job_processes(self._engine, sites))
 
     def start_controller(self, fl_ctx: FLContext) -> None:
         """Find the aggregator, and let no site stop the others."""
@@ -123,7 +124,7 @@ class FedProInController(Controller):
 
     def _wait(self, task: FlareTask, answered: set[str], targets: set[str], abort_signal: Signal) -> None:
         quiet_since, last = time.monotonic(), (0, 0)
-        pulse = Pulse(partial(ask_job_processes, self._engine))
+        self._pulse.begin()
         while task.completion_status is None:
             if abort_signal.triggered:
                 self.cancel_task(task, TaskCompletionStatus.ABORTED)
@@ -134,7 +135,7 @@ class FedProInController(Controller):
                 quiet_since, last = time.monotonic(), (len(taken), len(answered))
             pending = targets - answered
             if not self._simulated:
-                self._lost |= pulse.silent(pending)
+                self._lost = self._pulse.silent(pending)
             elif time.monotonic() - quiet_since > LOST_AFTER_SECONDS:
                 self._lost |= pending
             if pending and all(self._is_gone(site) for site in pending):

@@ -20,25 +20,30 @@ Ask = Callable[[Collection[str]], set[str]]
 
 
 class Pulse:
-    """Feels the pulse of the sites that one task waits for.
+    """Feels the pulse of the sites that a task waits for.
 
     Args:
-        ask: is called every `ASK_EVERY_SECONDS` at most.
+        ask: is called when a task begins, and every `ASK_EVERY_SECONDS` while it lasts.
     """
 
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
-        self._heard: dict[str, float] = {}
+        self._silent_since: dict[str, float] = {}
+        self._next = 0.0
+
+    def begin(self) -> None:
+        """A task begins: a site that was silent may be there again."""
         self._next = 0.0
 
     def silent(self, sites: Collection[str]) -> set[str]:
         """The sites that have not answered for `SILENT_AFTER_SECONDS`."""
         now = time.monotonic()
-        if now >= self._next:
+        if sites and now >= self._next:
             there = self._ask(sites)
-            self._heard |= {site: now for site in sites if site in there or site not in self._heard}
+            known = self._silent_since
+            self._silent_since = {site: known.get(site, now) for site in {*known, *sites} - there}
             self._next = now + ASK_EVERY_SECONDS
-        return {site for site in sites if now - self._heard.get(site, now) > SILENT_AFTER_SECONDS}
+        return {site for site in sites if now - self._silent_since.get(site, now) > SILENT_AFTER_SECONDS}
 
 
 def ask_job_processes(engine: Any, sites: Collection[str]) -> set[str]:
