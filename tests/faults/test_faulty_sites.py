@@ -10,8 +10,7 @@ from fedproin.federation.checkpoint import load_checkpoint
 from fedproin.flare.pulse import SILENT_AFTER_SECONDS
 from local_federation import SERVER, free_port
 from provisioned import JOB, Job, Running
-from site_faults import SiteOfJob, left_of
-from waiting import wait_for
+from site_faults import SiteOfJob, wait_for_the_end_of
 
 PREINSTALLED = ("--preinstalled",)
 ROUNDS = 4
@@ -56,7 +55,7 @@ def test_a_job_whose_process_died_at_one_site_goes_on_when_it_is_submitted_again
     site.job_process().kill()
     trainer.resume()
     assert running.wait(job, 60) == "FINISHED:EXECUTION_EXCEPTION"
-    wait_for(lambda: not left_of(running, job), 60, "the end of all processes of the job")
+    wait_for_the_end_of(running, job)
 
     before = job.record
     assert len(before.rounds) == round_
@@ -67,7 +66,7 @@ def test_a_job_whose_process_died_at_one_site_goes_on_when_it_is_submitted_again
     assert again.record.run_id == before.run_id
     assert again.record.rounds[:round_] == before.rounds
     assert_right(again, tmp_path)
-    assert not left_of(running, again)
+    wait_for_the_end_of(running, again)
 
 
 def test_a_site_whose_daemon_was_killed_is_missed_for_the_rest_of_the_job(running, tmp_path):
@@ -81,7 +80,7 @@ def test_a_site_whose_daemon_was_killed_is_missed_for_the_rest_of_the_job(runnin
     assert {record.sites["site-3"].reason for record in missed} == {SILENT}
     assert all(record.seconds < SILENT_AFTER_SECONDS for record in missed[1:])  # it is waited for only once
     assert_right(job, tmp_path, absent=all_from(round_, "site-3"))
-    wait_for(lambda: not left_of(running, job), 60, "the end of all processes of the job")
+    wait_for_the_end_of(running, job)
     running.wait_for_sites({"site-3"})
 
 
@@ -96,7 +95,7 @@ def test_the_rest_trains_on_when_a_site_is_gone_for_good(running, tmp_path):
     assert {record.sites["site-3"].reason for record in missed} <= {DEAD, SILENT}  # whoever notices it first
     assert all(record.seconds < HEART_BEAT_TIMEOUT for record in missed[1:])
     assert_right(job, tmp_path, absent=all_from(round_, "site-3"))
-    wait_for(lambda: not left_of(running, job), 60, "the end of all processes of the job")
+    wait_for_the_end_of(running, job)
 
 
 def all_from(round_: int, site: str) -> set[Absence]:

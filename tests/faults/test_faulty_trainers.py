@@ -3,17 +3,19 @@
 import resource
 import shutil
 from dataclasses import dataclass
+from zipfile import ZipFile
 
 import pytest
 
 from absences import Absence, assert_right
 from fedproin.federation.records import SiteRecord
+from local_federation import SERVER
 from provisioned import Job, Running
-from site_faults import SiteOfJob, left_of, rounds_done
+from site_faults import SiteOfJob, rounds_done, wait_for_the_end_of
 from waiting import wait_for
 
 PREINSTALLED = ("--preinstalled",)
-SMALL = ("data.image_size=16", "model.width=4", "federation.rounds=5")
+SMALL = ("data.image_size=16", "model.width=4", "federation.rounds=8")
 FELT = ("method.lambda_pcl=10", "method.pcl_margin=2")  # with the widest margin PCL is never 0 in a second round
 MOMENT = 0.02
 
@@ -57,6 +59,12 @@ def record_of(job: Job, absence: Absence) -> SiteRecord:
     return job.record.rounds[absence[0]].sites[absence[1]]
 
 
+def server_log(running: Running, job: Job) -> str:
+    """What the server has said in a job that has ended, as FLARE keeps it."""
+    with ZipFile(running.kit(SERVER) / "store" / "jobs" / job.id / "workspace") as kept:
+        return kept.read("log.txt").decode()
+
+
 def test_a_trainer_that_is_killed_or_gets_no_memory(running, killed, tmp_path):
     assert killed.status == "FINISHED:COMPLETED"
     no_memory, murdered = sorted(killed.absent)
@@ -64,7 +72,7 @@ def test_a_trainer_that_is_killed_or_gets_no_memory(running, killed, tmp_path):
     assert "ended with exit code 1" in record_of(killed.job, no_memory).reason
     assert "was killed by signal 9 (out of memory?)" in record_of(killed.job, murdered).reason
     assert_right(killed.job, tmp_path, absent=killed.absent)
-    assert not left_of(running, killed.job)
+    wait_for_the_end_of(running, killed.job)
 
 
 def test_a_trainer_that_hangs_is_ended_at_the_deadline(running, deadline, tmp_path):
@@ -77,7 +85,7 @@ def test_a_trainer_that_hangs_is_ended_at_the_deadline(running, deadline, tmp_pa
     assert running.wait(job) == "FINISHED:COMPLETED"
     assert record_of(job, (round_, "site-3")).reason == "it was too late for the deadline"
     assert_right(job, tmp_path, absent={(round_, "site-3")})
-    assert not left_of(running, job)
+    wait_for_the_end_of(running, job)
 
 
 def test_an_update_that_is_ready_after_the_deadline_is_not_used(running, deadline, tmp_path):
@@ -96,7 +104,7 @@ def test_an_update_that_is_ready_after_the_deadline_is_not_used(running, deadlin
     assert record_of(job, (round_, "site-1")).status == "missing"
     assert site.said("got task assignment") - site.said("task result sent") == 1  # FLARE asks first, and keeps it
     assert_right(job, tmp_path, late={(round_, "site-1")})
-    assert not left_of(running, job)
+    wait_for_the_end_of(running, job)
 
 
 def test_a_state_that_is_lost_or_of_another_run_costs_a_round_without_pcl(running, killed, tmp_path):
@@ -121,4 +129,6 @@ def test_a_state_that_is_lost_or_of_another_run_costs_a_round_without_pcl(runnin
         for name, site in record.sites.items():
             assert site.notes == without.get((record.round, name), [])
             assert ("pcl" in site.losses) == ((record.round, name) not in without)
+    log = server_log(running, job)
+    assert (log.count("[state lost]"), log.count("[state damaged]")) == (1, 1)
     assert_right(job, tmp_path, forgetful=without)

@@ -25,6 +25,11 @@ def left_of(running: Running, job: Job) -> list[psutil.Process]:
     return [process for process in running.processes() if is_of_a_job(process, job)]
 
 
+def wait_for_the_end_of(running: Running, job: Job) -> None:
+    """Nothing of a job is left alive, not even a process that was stopped."""
+    wait_for(lambda: not left_of(running, job), 60, "the end of all processes of the job")
+
+
 def is_of_a_job(process: psutil.Process, job: Job) -> bool:
     words = " ".join(command_line(process))
     return job.id in words or "multiprocessing." in words
