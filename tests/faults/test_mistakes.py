@@ -21,7 +21,7 @@ from fedproin.federation.site import Site
 from fedproin.tensor_file import load_tensors
 from fedproin.tools.jobs import load_job
 from local_federation import SERVER, free_port
-from moments import assert_goes_on, rounds_of, wait_for_round
+from moments import assert_goes_on, held, rounds_of, wait_for_round
 from pictures import draw_pictures
 from provisioned import JOB, SMALL, Job, Running, assert_same_run, simulate
 from simulator_runs import small_job, start
@@ -97,7 +97,8 @@ def test_a_lead_aborts_in_the_middle_of_a_round(running, undisturbed):
     job = running.submit("aborted", *SETTINGS, packing=PREINSTALLED)
     wait_for_round(running, job, 1)
     assert len(working_for(running, job)) >= 1 + 2 * len(SITES)
-    running.ask("job", "abort", job.id, "--force")
+    with held(running, "site-2"):
+        running.ask("job", "abort", job.id, "--force")
     assert running.wait(job) == "FINISHED:ABORTED"
     wait_for(lambda: not working_for(running, job), 60, "the end of all processes of the job")
     assert_goes_on(running, job, undisturbed)
@@ -125,7 +126,7 @@ def test_ctrl_c_in_the_simulator(tmp_path):
 def test_a_second_machine_with_the_kit_of_a_site_is_refused(running, undisturbed):
     job = running.submit("twice", *SETTINGS, packing=PREINSTALLED)
     wait_for_round(running, job, 1)
-    with another_machine(running, "site-1") as other:
+    with held(running, "site-2"), another_machine(running, "site-1") as other:
         console = other.kit("site-1") / "console.log"
         wait_for(lambda: "registration rejected" in console.read_text(), 120, "the refusal of the second site-1")
     log = (running.kit(SERVER) / "log.txt").read_text()
@@ -158,7 +159,8 @@ def test_a_site_that_has_another_table_now_says_so(running, tmp_path):
     classes = f"data.classes={json.dumps(CLASSES)}"
     job = running.submit("table", *SETTINGS, "data.synthetic=false", classes, packing=PREINSTALLED)
     wait_for_round(running, job, 1)
-    running.ask("job", "abort", job.id, "--force")
+    with held(running, "site-2"):
+        running.ask("job", "abort", job.id, "--force")
     assert running.wait(job) == "FINISHED:ABORTED"
     changed = rounds_of(job)
     running.set_up("site-1", data=tables["other"])

@@ -1,6 +1,7 @@
 """The moment at which a fault shall strike, the processes that it strikes, and what must hold afterwards."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -30,6 +31,23 @@ def flare_processes(federation: LocalFederation, name: str) -> list[psutil.Proce
     """FLARE's processes of a participant, those of its jobs too; not the loop that restarts it."""
     kit = str(federation.kit(name))
     return [process for process in federation.processes() if kit in process.cmdline() and "-m" in process.cmdline()]
+
+
+@contextmanager
+def held(running: Running, site: str) -> Iterator[None]:
+    """A site's trainer stands still meanwhile, so that the round stays open."""
+    [trainer] = [
+        child
+        for process in flare_processes(running, site)
+        for child in process.children()
+        if "spawn_main" in " ".join(child.cmdline())
+    ]
+    trainer.suspend()
+    try:
+        yield
+    finally:
+        with suppress(psutil.NoSuchProcess):
+            trainer.resume()
 
 
 def kill(processes: Iterable[psutil.Process]) -> None:
