@@ -2,6 +2,8 @@
 
 import statistics
 from collections import Counter, defaultdict
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -10,6 +12,7 @@ import pytest
 
 from local_federation import SERVER
 from provisioned import Job, Running
+from site_faults import SiteOfJob, wait_for_the_end_of
 from waiting import wait_for
 
 MIB = 2**20
@@ -24,9 +27,10 @@ class Usage:
 
     samples: dict[str, list[tuple[int, float, int]]] = field(default_factory=lambda: defaultdict(list))
 
-    def take(self, round_: int, name: str, process: psutil.Process | None) -> None:
-        if process is not None:
-            self.samples[name].append((round_, process.memory_info().rss / MIB, process.num_fds()))
+    def take(self, round_: int, name: str, find: Callable[[], psutil.Process | None]) -> None:
+        with suppress(psutil.Error):  # it may end while it is looked at
+            if (process := find()) is not None:
+                self.samples[name].append((round_, process.memory_info().rss / MIB, process.num_fds()))
 
     def growth(self, name: str) -> tuple[float, float]:
         """MiB and open files a round, once warm: slopes of a line through all samples."""
@@ -54,20 +58,16 @@ def endured(tmp_path_factory) -> Endured:
         changes = (f"federation.rounds={ROUNDS}", "federation.participation=0.5", "model.width=4", "data.image_size=16")
         job = running.submit("endurance", *changes, packing=("--preinstalled",))
         for round_ in range(1, ROUNDS - 1):
-            wait_for(lambda round_=round_: rounds_done(job) >= round_, 180, f"round {round_}")
-            usage.take(round_, SERVER, running.job_process(SERVER, job))
-            for site in SITES:
-                usage.take(round_, site, running.job_process(site, job))
-                usage.take(round_, f"{site} trainer", running.trainer(site, job))
+            wait_for(lambda round_=round_: job.rounds_done >= round_, 180, f"round {round_}")
+            for name in (SERVER, *SITES):
+                mine = SiteOfJob(running, job, name)
+                usage.take(round_, name, mine.job_process)
+                usage.take(round_, f"{name} trainer", mine.trainer)
         assert running.wait(job) == "FINISHED:COMPLETED"
-        wait_for(lambda: not any(running.job_process(name, job) for name in (SERVER, *SITES)), 60, "the end of the job")
+        wait_for_the_end_of(running, job)
         return Endured(running.root, job, usage, before, files(running))
     finally:
         running.kill()
-
-
-def rounds_done(job: Job) -> int:
-    return len(job.record.rounds) if (job.directory / "results.json").exists() else 0
 
 
 def files(running: Running) -> set[str]:

@@ -12,7 +12,7 @@ import pytest
 
 from fedproin.tensor_file import load_tensors
 from local_federation import SERVER
-from moments import assert_goes_on, flare_processes, kill, rounds_of, wait_for_round
+from moments import assert_goes_on, flare_processes, kill, wait_for_round
 from provisioned import SMALL, Job, Running, simulate
 from waiting import wait_for
 
@@ -52,12 +52,12 @@ def test_a_server_killed_in_the_middle_of_a_round(running, undisturbed):
 
 def test_a_server_killed_while_it_saves(running, undisturbed):
     job = running.submit("killed_saving", *SETTINGS, packing=PREINSTALLED)
-    wait_for(lambda: rounds_of(job), 180, "the first round")
+    wait_for(lambda: job.rounds_done, 180, "the first round")
     freeze_saving(job)
     whole = load_tensors(job.directory / "checkpoint.safetensors")[1]["run"]["rounds"]
     kill(flare_processes(running, SERVER))
     assert list(job.directory.glob(".checkpoint.safetensors.*.tmp"))  # it was hit while it wrote
-    assert len(whole) == rounds_of(job)
+    assert len(whole) == job.rounds_done
     running.wait_for_sites(set(SITES))
     assert_goes_on(running, job, undisturbed)
 

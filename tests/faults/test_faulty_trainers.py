@@ -11,7 +11,7 @@ from absences import Absence, assert_right
 from fedproin.federation.records import SiteRecord
 from local_federation import SERVER
 from provisioned import Job, Running
-from site_faults import SiteOfJob, rounds_done, wait_for_the_end_of
+from site_faults import SiteOfJob, wait_for_the_end_of
 from waiting import wait_for
 
 PREINSTALLED = ("--preinstalled",)
@@ -37,7 +37,7 @@ def killed(running) -> Killed:
     starting = wait_for(first.trainer, 120, "the first trainer", MOMENT)
     size = starting.memory_info().vms
     starting.rlimit(resource.RLIMIT_AS, (size, size))
-    wait_for(lambda: rounds_done(job), 120, "the end of the first round")
+    wait_for(lambda: job.rounds_done, 120, "the end of the first round")
     round_ = second.freeze()
     wait_for(lambda: second.has_task(round_), 60, "the hand-over of the task")
     wait_for(lambda: first.has_trained(round_) and third.has_trained(round_), 120, "the training of the others")
@@ -80,7 +80,7 @@ def test_a_trainer_that_hangs_is_ended_at_the_deadline(running, deadline, tmp_pa
     site = SiteOfJob(running, job, "site-3")
     round_ = site.freeze()
     hung = site.trainer()
-    wait_for(lambda: rounds_done(job) > round_, 3 * deadline, "the end of the round")
+    wait_for(lambda: job.rounds_done > round_, 3 * deadline, "the end of the round")
     wait_for(lambda: not hung.is_running(), 60, "the end of the trainer that hangs")
     assert running.wait(job) == "FINISHED:COMPLETED"
     assert record_of(job, (round_, "site-3")).reason == "it was too late for the deadline"
@@ -98,7 +98,7 @@ def test_an_update_that_is_ready_after_the_deadline_is_not_used(running, deadlin
     standing.suspend()
     site.trainer().resume()
     wait_for(lambda: site.has_trained(round_), 60, "its training")
-    wait_for(lambda: rounds_done(job) > round_, 3 * deadline, "the end of the round")
+    wait_for(lambda: job.rounds_done > round_, 3 * deadline, "the end of the round")
     standing.resume()
     assert running.wait(job) == "FINISHED:COMPLETED"
     assert record_of(job, (round_, "site-1")).status == "missing"
@@ -115,7 +115,7 @@ def test_a_state_that_is_lost_or_of_another_run_costs_a_round_without_pcl(runnin
     wait_for(lambda: first.has_trained(lost), 60, "the training of site-1")
     shutil.rmtree(first.state(lost).parent)
     second.trainer().resume()
-    wait_for(lambda: rounds_done(job) > lost, 60, "the end of the round")
+    wait_for(lambda: job.rounds_done > lost, 60, "the end of the round")
 
     foreign = first.freeze()
     wait_for(lambda: second.has_trained(foreign), 60, "the training of site-2")

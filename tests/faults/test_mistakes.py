@@ -21,7 +21,7 @@ from fedproin.federation.site import Site
 from fedproin.tensor_file import load_tensors
 from fedproin.tools.jobs import load_job
 from local_federation import SERVER, free_port
-from moments import assert_goes_on, held, rounds_of, wait_for_round
+from moments import assert_goes_on, held, wait_for_round
 from pictures import draw_pictures
 from provisioned import JOB, SMALL, Job, Running, assert_same_run, simulate
 from simulator_runs import small_job, start
@@ -162,7 +162,7 @@ def test_a_site_that_has_another_table_now_says_so(running, tmp_path):
     with held(running, "site-2"):
         running.ask("job", "abort", job.id, "--force")
     assert running.wait(job) == "FINISHED:ABORTED"
-    changed = rounds_of(job)
+    changed = job.rounds_done
     running.set_up("site-1", data=tables["other"])
     again = running.submit_again(job)
     assert running.wait(again) == "FINISHED:COMPLETED"

@@ -11,18 +11,13 @@ from provisioned import Job, Running, assert_same_run
 from waiting import wait_for
 
 
-def rounds_of(job: Job) -> int:
-    """How many rounds its results hold; none before the first is over."""
-    return len(job.record.rounds) if (job.directory / "results.json").exists() else 0
-
-
 def wait_for_round(running: Running, job: Job, rounds: int, site: str = "site-1") -> None:
     """Returns in the middle of a round: so many are over, and the site has the task of the next one."""
     log = running.kit(site) / job.id / "log.txt"
 
     def at_work() -> bool:
         tasks = log.read_text().count("pull_task completed. Task name:round") if log.exists() else 0
-        return tasks > rounds_of(job) >= rounds
+        return tasks > job.rounds_done >= rounds
 
     wait_for(at_work, 180, f"round {rounds + 1} of {job.directory.name}", pause=0.02)
 

@@ -4,8 +4,7 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -49,6 +48,11 @@ class Job:
     def record(self) -> RunRecord:
         return read_results(self.directory / "results.json")
 
+    @property
+    def rounds_done(self) -> int:
+        """How many rounds the server has recorded; none before the first is over."""
+        return len(self.record.rounds) if (self.directory / "results.json").exists() else 0
+
 
 class Running(LocalFederation):
     """Adds to a local federation what a lead does."""
@@ -89,8 +93,17 @@ class Running(LocalFederation):
         """Stop a participant as its IT department does; returns when its processes have ended."""
         kit = self.kit(name)
         (kit / "shutdown.fl").touch()
-        mine = [process for process in self.processes() if str(kit) in " ".join(process.cmdline())]
+        mine = self.processes_of(name)
         wait_for(lambda: not any(process.is_running() for process in mine), 60, f"the end of {name}")
+
+    def processes_of(self, name: str) -> list[psutil.Process]:
+        """All that FLARE runs for a participant: the restart loop, the daemon, the processes of jobs."""
+        kit = str(self.kit(name))  # and not the one of site-10 for that of site-1
+        return [
+            process
+            for process in self.processes()
+            if any(word == kit or word.startswith(f"{kit}/") for word in command_line(process))
+        ]
 
     def submit(self, run: str, *changes: str, packing: Sequence[str] = (), min_clients: int | None = None) -> Job:
         """Pack the quick job, made small, and submit it."""
@@ -125,28 +138,19 @@ class Running(LocalFederation):
         wait_for(lambda: self.status(job).startswith("FINISHED"), seconds, f"the end of {job.directory.name}")
         return self.status(job)
 
-    def job_process(self, name: str, job: Job) -> psutil.Process | None:
-        """FLARE's process of a job at the server or a site, while there is one."""
-        return next((one for one in self._of(name) if job.id in one.cmdline()), None)
-
-    def trainer(self, name: str, job: Job) -> psutil.Process | None:
-        """The process that trains for a job at a site, while there is one."""
-        parent = self.job_process(name, job)
-        children = parent.children() if parent else []
-        return next((one for one in children if "spawn_main" in " ".join(one.cmdline())), None)
-
-    def _of(self, name: str) -> Iterator[psutil.Process]:
-        kit = str(self.kit(name))
-        for process in self.processes():
-            with suppress(psutil.Error):
-                if any(word == kit or word.startswith(f"{kit}/") for word in process.cmdline()):
-                    yield process
-
     def log(self, job: Job) -> str:
         """The server's log of a job that has ended, as the lead downloads it."""
         downloaded = self.root / "downloaded"
         self.ask("job", "download", job.id, "-o", str(downloaded))
         return (downloaded / job.id / "workspace" / "log.txt").read_text()
+
+
+def command_line(process: psutil.Process) -> list[str]:
+    """Empty for a process that has just ended."""
+    try:
+        return list(process.cmdline())
+    except psutil.Error:
+        return []
 
 
 def daemons(federation: LocalFederation) -> set[int]:

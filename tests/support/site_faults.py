@@ -1,23 +1,17 @@
 """One site of a job that runs, for those who break it: its processes, and the moments at which to strike."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 import pytest
 
-from provisioned import Job, Running
+from provisioned import Job, Running, command_line
 from waiting import wait_for
 
 TRAINER = "multiprocessing.spawn"  # in the command line of a child that Python has spawned
 DAEMON = "nvflare.private.fed.app.client.client_train"
 PAUSE = 0.02
-
-
-def rounds_done(job: Job) -> int:
-    """How many rounds the server has recorded."""
-    return len(job.record.rounds) if (job.directory / "results.json").exists() else 0
 
 
 def left_of(running: Running, job: Job) -> list[psutil.Process]:
@@ -35,14 +29,6 @@ def is_of_a_job(process: psutil.Process, job: Job) -> bool:
     return job.id in words or "multiprocessing." in words
 
 
-def command_line(process: psutil.Process) -> list[str]:
-    """Empty for a process that has just ended."""
-    try:
-        return list(process.cmdline())
-    except psutil.Error:
-        return []
-
-
 @dataclass(frozen=True)
 class SiteOfJob:
     """A site in a job that runs."""
@@ -57,12 +43,12 @@ class SiteOfJob:
 
     def job_process(self) -> psutil.Process | None:
         """FLARE's process of this site and job."""
-        mine = (process for process in self.processes() if self.job.id in command_line(process))
+        mine = (process for process in self.running.processes_of(self.name) if self.job.id in command_line(process))
         return next(mine, None)
 
     def daemon(self) -> psutil.Process:
         """FLARE's parent process of this site, which a loop restarts when it dies."""
-        return next(one for one in self.processes() if DAEMON in command_line(one))
+        return next(one for one in self.running.processes_of(self.name) if DAEMON in command_line(one))
 
     def crash(self) -> None:
         """Kill FLARE's processes of this site, as a crash does: daemon and job; their trainer is to notice."""
@@ -73,7 +59,7 @@ class SiteOfJob:
 
     def cut_power(self) -> None:
         """Kill all of this site at once, the loop that would restart it too."""
-        for process in [*self.processes(), self.trainer()]:
+        for process in [*self.running.processes_of(self.name), self.trainer()]:
             process.kill()
 
     def trainer(self) -> psutil.Process | None:
@@ -81,10 +67,6 @@ class SiteOfJob:
         parent = self.job_process()
         children = parent.children() if parent else []
         return next((child for child in children if TRAINER in " ".join(command_line(child))), None)
-
-    def processes(self) -> Iterator[psutil.Process]:
-        """All that FLARE runs for this site: the restart loop, the daemon, the processes of jobs."""
-        return (one for one in self.running.processes() if str(self.kit) in " ".join(command_line(one)))
 
     def has_trained(self, round_: int) -> bool:
         """Whether the trainer has written its state of a round, which it does before it answers."""
@@ -107,11 +89,11 @@ class SiteOfJob:
         return wait_for(self._freeze, seconds, f"a round in which {self.name} trains", PAUSE)
 
     def _freeze(self) -> int | None:
-        trainer = self.trainer() if rounds_done(self.job) else None
+        trainer = self.trainer() if self.job.rounds_done else None
         if trainer is None:
             return None
         trainer.suspend()
-        round_ = rounds_done(self.job)
+        round_ = self.job.rounds_done
         if round_ == self.job.record.settings["federation"]["rounds"]:
             pytest.fail("the job was over before the fault")
         if self.has_trained(round_):
