@@ -1,5 +1,6 @@
 """README's commands, as they stand there; those of the simulator are run in tests/simulator, `make` by CI."""
 
+import csv
 import re
 import shlex
 import subprocess
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from fedproin.tools.bench.scores import SCORES
 from fedproin.tools.cli import main
 
 ROOT = Path(__file__).parents[1]
@@ -37,3 +39,15 @@ def test_the_local_engine_and_the_use_of_its_model(tmp_path, monkeypatch):
     program += "print(about['classes'], sorted(tensors)[-1])"
     printed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
     assert printed.split() == ["['akiec',", "'bcc',", "'bkl',", "'df',", "'mel',", "'nv',", "'vasc']", "prototypes"]
+
+
+def test_the_table_is_that_of_the_bench():
+    path, rows = re.search(r"<!-- (\S+table\.csv) -->\n(.*?)\n\n", README, re.S).groups()
+    with (ROOT / path).open() as file:
+        made = {row["label"]: row for row in csv.DictReader(file)}
+    shown = [[cell.strip() for cell in line.split("|")[1:-1]] for line in rows.splitlines()[2:]]
+    scores = [f"{part}_{name}" for part in ("iid", "dirichlet") for name in SCORES]
+    assert len(shown) == len([row for row in made.values() if row["iid_n"] == row["dirichlet_n"] == "3"])
+    for label, *cells in shown:
+        row = made[label]
+        assert cells == [f"{float(row[f'{name}_mean']):.1f} ± {float(row[f'{name}_sd']):.1f}" for name in scores], label
