@@ -5,17 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from answers import MODEL, RUN
 from fedproin.federation.messages import Answer, Task
 from fedproin.federation.open_round import Expected, OpenRound
 from fedproin.methods.base import ExtraSpec
 
-RUN = "0123456789abcdef"
-MODEL = {
-    "w": np.ones((2, 3), np.float32),
-    "prototypes": np.ones((3, 2, 4), np.float32),
-    "batches": np.array(5, np.int64),
-    "norm.running_var": np.ones(3, np.float32),
-}
 PUBLIC_ONLY = {"bn": np.ones(3, np.float32)}  # sent, but not shared
 COUNTS = np.array([[3, 1, 0], [0, 2, 0], [1, 0, 0]])
 GOOD = Answer(

@@ -14,6 +14,7 @@ from nvflare.apis.utils.decomposers import flare_decomposers
 from nvflare.app_common.decomposers import numpy_decomposers
 from nvflare.fuel.utils import fobs
 
+from answers import MODEL, RUN
 from fedproin.errors import LONGEST_SENTENCE
 from fedproin.federation.messages import Answer, Task
 from fedproin.federation.open_round import Expected, OpenRound
@@ -22,13 +23,6 @@ from fedproin.flare.translation import to_shareable
 from fedproin.methods.base import ExtraSpec
 from foreign import changed, damaged, fuzz, values
 
-RUN = "0123456789abcdef"
-MODEL = {
-    "w": np.ones((2, 3), np.float32),
-    "prototypes": np.ones((3, 2, 4), np.float32),
-    "batches": np.array(5, np.int64),
-    "norm.running_var": np.ones(3, np.float32),
-}
 UPDATE = {name: np.asarray(array + 1) for name, array in MODEL.items()}
 GOOD = asdict(
     Answer(

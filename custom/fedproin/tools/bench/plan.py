@@ -85,9 +85,7 @@ def table_hash(spec: Spec, directory: Path) -> str:
                 "The bench has no data: set FEDPROIN_DATA to a table, folder or ZIP, or data.synthetic in the spec."
             )
         return "synthetic"
-    manifest = read_manifest(location.source)
-    columns = (manifest.image, manifest.label, manifest.group, manifest.site, manifest.split)
-    return _hash([None if column is None else column.tolist() for column in columns])
+    return read_manifest(location.source).table_digest()[:HASH_LENGTH]
 
 
 def _cells(spec: Spec, rows: "list[str] | tuple[str, ...]") -> Iterator[tuple[int, str, str]]:
