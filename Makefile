@@ -34,9 +34,10 @@ bench: $(TESTABLE)
 	@test -n "$$FEDPROIN_DATA" || { echo "Say where the pictures are: FEDPROIN_DATA=../shared/data/ham10000_28px.zip make bench"; exit 2; }
 	$(BIN)/fedproin bench benchmarks/ham28.toml --out benchmarks/results/ham28
 
+# Whether a module is our own depends on other files than the one that ruff caches, so a cached answer may be wrong.
 lint: $(TESTABLE)
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
+	$(BIN)/ruff check --no-cache .
+	$(BIN)/ruff format --no-cache --check .
 
 types: $(TESTABLE)
 	$(BIN)/mypy

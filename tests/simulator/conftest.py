@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 import pytest
+
 from simulator_runs import Run, start, whole_run
 
 

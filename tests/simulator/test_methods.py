@@ -7,10 +7,10 @@ with FEDPROIN_EVERY_JOB=1.
 import os
 
 import pytest
-from simulator_runs import ROOT, small_job, start
 
 from fedproin.federation.local_engine import run_local
 from fedproin.settings import load_settings
+from simulator_runs import ROOT, small_job, start
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 

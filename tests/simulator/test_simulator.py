@@ -7,11 +7,11 @@ import time
 import numpy as np
 import psutil
 import pytest
-from simulator_runs import SHARED, small_job, start, whole_run
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from fedproin.federation.local_engine import run_local
 from fedproin.settings import load_settings
+from simulator_runs import SHARED, small_job, start, whole_run
 from waiting import wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
