@@ -39,7 +39,7 @@ REFUSALS = [
     (
         {"federation": {"zzz": 1}},
         "Unknown setting 'federation.zzz': known are rounds, participation, quorum, deadline_seconds, validate_every, "
-        "best_score, local_scores, max_step.",
+        "best_score, local_scores, prior_correction, max_step.",
     ),
     (
         {"training": {"local_epochs": 0}},
@@ -190,6 +190,12 @@ def test_a_file_names_only_what_differs(tmp_path):
     assert settings.training.batch_size == 7
     assert settings == parse(Settings, {"training": {"batch_size": 7}})
     assert settings.training.local_epochs == Settings().training.local_epochs
+
+
+def test_a_prior_correction_of_a_model_that_knows_the_frequencies_is_refused():
+    values = {"training": {"sampler": "shuffle"}, "federation": {"prior_correction": True}}
+    with pytest.raises(SettingsError, match=r"prior_correction needs training\.sampler class_balanced"):
+        parse(Settings, values)
 
 
 def test_small_maps_in_bfloat16_are_refused():

@@ -145,6 +145,8 @@ class FederationSettings:
         best_score: validation score that picks the best model.
         local_scores: what the models that sites keep (SOLO, FedProto, FedTGP) are scored on: the parts of all sites
             (`pooled_full`, simulations only) or each site's own (`slices`); `auto` is the first where it can be had.
+        prior_correction: a site adds the logarithms of its training images' class frequencies to the scores of the
+            classes before it takes the largest, since `class_balanced` has trained as if all were equally frequent.
         max_step: largest norm of a site's step, relative to 1 + the norm of the global model; larger ones are refused.
     """
 
@@ -155,6 +157,7 @@ class FederationSettings:
     validate_every: AtLeast1 = 1
     best_score: ScoreName = "mcc"
     local_scores: Literal["auto", "pooled_full", "slices"] = "auto"
+    prior_correction: bool = False
     max_step: Positive = 10.0
 
 
@@ -175,6 +178,10 @@ class Settings:
         if self.training.precision == "bfloat16" and self.data.image_size < 17:
             raise ValueError(
                 "training.precision bfloat16 needs data.image_size of at least 17: oneDNN errs on 1x1 maps"
+            )
+        if self.federation.prior_correction and self.training.sampler != "class_balanced":
+            raise ValueError(
+                "federation.prior_correction needs training.sampler class_balanced: others learn the frequencies"
             )
 
     def with_classes(self, classes: tuple[str, ...]) -> "Settings":

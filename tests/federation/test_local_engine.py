@@ -100,7 +100,7 @@ def predictions(settings, tensors, sites):
         with torch.no_grad():
             for batch, truth in part.clean_batches():
                 true += truth.tolist()
-                predicted += method.predict(ctx, model, batch).tolist()
+                predicted += method.scores(ctx, model, batch).argmax(dim=1).tolist()
     return true, predicted
 
 

@@ -61,6 +61,18 @@ def test_global_models_are_scored_on_each_sites_own_part(site):
     assert one.run(asked).confusion["val"].sum() == len(one._images.val)
 
 
+@pytest.mark.parametrize("method", ["fedavg", "fedproin"])
+def test_a_prior_correction_uses_the_frequencies_of_the_sites_own_training_images(site, method):
+    """With a head that knows nothing, the most frequent class of the site is what is left to predict."""
+    one = site(method, federation={"prior_correction": True})
+    model = {name: 0 * value.numpy() for name, value in one.model.state_dict().items()}
+    answer = one.run(Task("round", RUN, one.settings.digest(), 0, SITES, (), True, None, model))
+    assert answer.error == ""
+    frequent = np.bincount(one._images.labels[one._images.train]).argmax()
+    assert answer.confusion["val"][:, frequent].sum() == len(one._images.val) > 0
+    assert frequent != 0  # which is what equal scores give
+
+
 def test_a_hospital_scores_its_own_part_and_cannot_do_otherwise(site, hospital):
     classes = {"classes": ["a", "b"]}
     one = site(location=hospital, data=classes)

@@ -3,7 +3,13 @@
 import pytest
 import torch
 
-from fedproin.maths.class_means import class_means, class_sums, merge_class_means, nearest_mean, regression_to_means
+from fedproin.maths.class_means import (
+    class_means,
+    class_sums,
+    distances_to_means,
+    merge_class_means,
+    regression_to_means,
+)
 
 MEANS = torch.tensor(
     [[[1.0, 0.0], [0.0, 2.0], [9.0, 9.0], [9.0, 9.0]], [[3.0, 4.0], [9.0, 9.0], [5.0, 5.0], [9.0, 9.0]]]
@@ -41,12 +47,14 @@ def test_regression_counts_a_sample_without_mean_in_the_denominator_only():
     assert z.grad[:2].abs().sum() > 0
 
 
-def test_the_nearest_mean_is_among_those_that_there_are():
+def test_a_mean_that_there_is_not_is_infinitely_far():
     query = torch.tensor([[2.2, 1.9], [0.1, 1.5], [4.0, 6.0], [7.0, 7.0]])
     means, mask = merge_class_means(MEANS, COUNTS, PREVIOUS, "uniform"), torch.tensor([True, True, True, False])
-    assert nearest_mean(query, means, mask).tolist() == [0, 1, 2, 2]
-    assert nearest_mean(query[3:], means, ~mask | mask).tolist() == [3]
-    assert nearest_mean(torch.tensor([[2.0, 2.0]]), torch.full((2, 2), 2.0), mask[:2]).tolist() == [0]  # a tie
+    dist_BC = distances_to_means(query, means, mask)
+    assert torch.equal(dist_BC[:, 3], torch.full((4,), torch.inf))
+    assert torch.allclose(dist_BC[:, :3], torch.cdist(query, means)[:, :3])
+    assert dist_BC.argmin(dim=1).tolist() == [0, 1, 2, 2]
+    assert distances_to_means(query[3:], means, ~mask | mask).argmin(dim=1).tolist() == [3]
 
 
 def test_sums_and_means_of_classes():

@@ -5,13 +5,13 @@ import torch
 from torch import Tensor
 
 from fedproin.maths.prototypes import (
+    class_distances,
     gmcl_loss,
     influence_counts,
     mce_loss,
     mcl_loss,
     merge_prototypes,
     merge_prototypes_literal,
-    nearest_class,
     nearest_own_and_rival,
     prototype_distances,
 )
@@ -160,15 +160,11 @@ def test_distances_of_an_empty_batch():
     assert prototype_distances(torch.zeros(0, 4), torch.zeros(3, 2, 4)).shape == (0, 3, 2)
 
 
-def test_nearest_class():
+def test_a_class_is_as_far_as_its_nearest_prototype():
     z_BD, proto_CMD, _ = example()
-    assert nearest_class(prototype_distances(z_BD, proto_CMD)).tolist() == [0, 1, 1, 2]
-
-
-def test_a_tie_goes_to_the_lowest_class():
-    predicted_B = nearest_class(torch.tensor([[[2.0, 1.0], [1.0, 3.0], [1.0, 1.0]]]))
-    assert predicted_B.tolist() == [0]
-    assert predicted_B.dtype == torch.int64
+    dist_BCM = prototype_distances(z_BD, proto_CMD)
+    assert torch.equal(class_distances(dist_BCM), dist_BCM.amin(dim=2))
+    assert class_distances(dist_BCM).argmin(dim=1).tolist() == [0, 1, 1, 2]
 
 
 @pytest.mark.parametrize(

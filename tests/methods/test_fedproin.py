@@ -167,9 +167,23 @@ def test_predicts_the_class_of_the_nearest_prototype(begin):
         features = model.encoder(images)
         model.prototypes[2, 1] = features[0]
         model.prototypes[0, 0] = features[1]
-        predicted = method.predict(ctx, model, images)
-    assert predicted.dtype == torch.int64
-    assert predicted[:2].tolist() == [2, 0]
+        scores = method.scores(ctx, model, images)
+    assert scores.shape == (len(images), 3)
+    assert scores[:2].argmax(dim=1).tolist() == [2, 0]
+
+
+@pytest.mark.parametrize(("distance", "power"), [("euclidean", 1), ("squared", 2)])
+def test_scores_are_in_units_of_the_task_loss(begin, distance, power):
+    method, model, ctx = begin(prototypes_per_class=2, distance=distance, slope=0.5)
+    data = Pictures(LABELS)
+    model.eval()
+    with torch.no_grad():
+        own, rival = maths.nearest_own_and_rival(model(data.images) ** power, LABELS)
+        scores = method.scores(ctx, model, data.images)
+    true_B1 = LABELS.unsqueeze(1)
+    true = scores.gather(1, true_B1).squeeze(1)
+    best_other = scores.scatter(1, true_B1, -torch.inf).amax(dim=1)
+    assert torch.allclose(best_other - true, 0.5 * (own - rival))
 
 
 # influence

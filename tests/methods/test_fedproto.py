@@ -25,7 +25,7 @@ def test_degenerate_first_round_has_no_term_and_the_head_decides(begin_round):
     assert method.loss(ctx, model, data.images, LABELS).terms.keys() == {"task"}
     model.eval()
     with torch.no_grad():
-        assert torch.equal(method.predict(ctx, model, data.images), model(data.images).argmax(dim=1))
+        assert torch.equal(method.scores(ctx, model, data.images), model(data.images))
 
 
 def test_the_term_is_the_mean_squared_difference_of_known_classes(begin_round):
@@ -48,7 +48,7 @@ def test_inference(begin_round, inference, by_prototypes):
     nearest = torch.cdist(z, PROTOS)[:, :2].argmin(dim=1)  # never class 2, which nobody knows
     with torch.no_grad():
         expected = nearest if by_prototypes else model.logits(z).argmax(dim=1)
-        assert torch.equal(method.predict(ctx, model, data.images), expected)
+        assert torch.equal(method.scores(ctx, model, data.images).argmax(dim=1), expected)
 
 
 def test_uploads_are_class_means_of_all_images_after_training(begin_round):

@@ -25,7 +25,7 @@ from fedproin.models.encoders import input_statistics
 from fedproin.settings import Settings
 from fedproin.training.batches import Part
 from fedproin.training.device import prepare_device
-from fedproin.training.evaluation import confusion
+from fedproin.training.evaluation import confusion, log_frequencies
 from fedproin.training.loop import train_round
 from fedproin.training.site_state import SiteState
 
@@ -121,7 +121,10 @@ class Site:
         )
 
     def _confusion(self, part: str, ctx: RoundContext) -> NDArray[np.int64]:
-        counts: NDArray[np.int64] = confusion(self.method, self.model, self._part(part), ctx).numpy()
+        log_prior = None
+        if self.settings.federation.prior_correction:
+            log_prior = log_frequencies(self._part("train").labels, len(self.settings.data.classes))
+        counts: NDArray[np.int64] = confusion(self.method, self.model, self._part(part), ctx, log_prior).numpy()
         return counts
 
     def _part(self, name: str) -> Part:

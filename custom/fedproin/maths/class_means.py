@@ -8,7 +8,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from fedproin.maths.prototypes import merge_prototypes, nearest_class, prototype_distances
+from fedproin.maths.prototypes import merge_prototypes, prototype_distances
 
 MergeRule = Literal["count", "uniform", "paper_literal"]
 
@@ -56,7 +56,7 @@ def regression_to_means(z_BD: Tensor, y_B: Tensor, mean_CD: Tensor, mask_C: Tens
     return ((z_BD - mean_CD[y_B].detach()) * known_B1).square().mean()
 
 
-def nearest_mean(z_BD: Tensor, mean_CD: Tensor, mask_C: Tensor) -> Tensor:
-    """Class of the nearest mean among those that there are, int64 ``[B]``; a tie goes to the lowest class."""
-    dist_BC1 = prototype_distances(z_BD, mean_CD.unsqueeze(1))
-    return nearest_class(dist_BC1.masked_fill(~mask_C.unsqueeze(1), torch.inf))
+def distances_to_means(z_BD: Tensor, mean_CD: Tensor, mask_C: Tensor) -> Tensor:
+    """Distance to the mean of each class, ``[B, C]``, infinite where there is none."""
+    dist_BC = prototype_distances(z_BD, mean_CD.unsqueeze(1)).squeeze(2)
+    return dist_BC.masked_fill(~mask_C, torch.inf)

@@ -24,13 +24,18 @@ def prototype_distances(z_BD: Tensor, proto_CMD: Tensor) -> Tensor:
     return dist_BN.reshape(len(z_BD), *proto_CMD.shape[:2])
 
 
+def class_distances(dist_BCM: Tensor) -> Tensor:
+    """Distance to the nearest prototype of each class, ``[B, C]``."""
+    return dist_BCM.min(dim=2).values  # not amin, which spreads the gradient over a tie
+
+
 def nearest_own_and_rival(dist_BCM: Tensor, y_B: Tensor) -> tuple[Tensor, Tensor]:
     """Distances to the nearest prototype of the sample's class and to the nearest one of any other, ``[B]`` each.
 
     A gradient reaches exactly one prototype of each kind: the one with the lowest class and index in a tie.
     """
     own_BC = _is_own_class(dist_BCM, y_B)
-    nearest_BC = dist_BCM.min(dim=2).values  # not amin, which spreads the gradient over a tie
+    nearest_BC = class_distances(dist_BCM)
     own_B = nearest_BC.masked_fill(~own_BC, torch.inf).min(dim=1).values
     rival_B = nearest_BC.masked_fill(own_BC, torch.inf).min(dim=1).values
     return own_B, rival_B
@@ -58,11 +63,6 @@ def gmcl_loss(dist_BCM: Tensor, y_B: Tensor, margin: float = 0.5) -> Tensor:
     return torch.relu(relative_B + margin).mean()
 
 
-def nearest_class(dist_BCM: Tensor) -> Tensor:
-    """Class of the nearest prototype, int64 ``[B]``; a tie goes to the lowest class."""
-    return _nearest_flat(dist_BCM).div(dist_BCM.shape[2], rounding_mode="floor")
-
-
 def influence_counts(dist_BCM: Tensor, y_B: Tensor, scope: InfluenceScope = "true_class") -> Tensor:
     """How often each prototype was nearest to a sample of its own class (eq. 6), int64 ``[C, M]``.
 
@@ -80,7 +80,7 @@ def influence_counts(dist_BCM: Tensor, y_B: Tensor, scope: InfluenceScope = "tru
     _, C, M = dist_BCM.shape
     if scope == "true_class":
         dist_BCM = dist_BCM.masked_fill(~_is_own_class(dist_BCM, y_B).unsqueeze(2), torch.inf)
-    nearest_B = _nearest_flat(dist_BCM)
+    nearest_B = dist_BCM.flatten(1).argmin(dim=1)  # in [C * M]; the first of equals
     counted_B = nearest_B[nearest_B.div(M, rounding_mode="floor") == y_B]
     return torch.bincount(counted_B, minlength=C * M).reshape(C, M)
 
@@ -109,8 +109,3 @@ def _influence_sums(proto_KCMD: Tensor, influence_KCM: Tensor) -> tuple[Tensor, 
 
 def _is_own_class(dist_BCM: Tensor, y_B: Tensor) -> Tensor:
     return y_B.unsqueeze(1) == torch.arange(dist_BCM.shape[1], device=y_B.device)
-
-
-def _nearest_flat(dist_BCM: Tensor) -> Tensor:
-    """Index of the nearest prototype in the flattened ``[C * M]``; argmin takes the first of equals."""
-    return dist_BCM.flatten(1).argmin(dim=1)

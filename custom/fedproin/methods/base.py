@@ -249,8 +249,8 @@ class Method(ABC):
         """The next global state; `updates` are sorted by site, may be read twice, and none has zero samples."""
 
     @abstractmethod
-    def predict(self, ctx: RoundContext, model: nn.Module, images: Tensor) -> Tensor:
-        """Predicted class, int64 [B]."""
+    def scores(self, ctx: RoundContext, model: nn.Module, images: Tensor) -> Tensor:
+        """Scores [B, C] of the classes, on the scale of logits; the largest is the prediction, the first of equals."""
 
 
 def initial_model(method: Method, site: str | None = None, pretrained: bool = False) -> nn.Module:

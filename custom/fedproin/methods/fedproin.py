@@ -163,16 +163,17 @@ class FedProIn(Method):
                 public[PROTOTYPES] = prototypes.merge_prototypes_literal(proto_KCMD, influence_KCM)
         return ServerState(public)
 
-    def predict(self, ctx: RoundContext, model: nn.Module, images: Tensor) -> Tensor:
-        """The class of the nearest prototype."""
+    def scores(self, ctx: RoundContext, model: nn.Module, images: Tensor) -> Tensor:
+        """Minus the distance to the nearest prototype of each class, in units of the task loss."""
         model = cast(PrototypeClassifier, model)
-        z_BD = ctx.encode(model.encoder, images)
-        return prototypes.nearest_class(prototypes.prototype_distances(z_BD, model.prototypes))
+        dist_BCM = prototypes.prototype_distances(ctx.encode(model.encoder, images), model.prototypes)
+        return prototypes.class_distances(self._scaled(dist_BCM)) * -cast(float, self.options.slope)
+
+    def _scaled(self, dist_BCM: Tensor) -> Tensor:
+        return dist_BCM**2 if self.options.distance == "squared" else dist_BCM
 
     def _task_loss(self, dist_BCM: Tensor, labels: Tensor) -> Tensor:
-        options = self.options
-        if options.distance == "squared":
-            dist_BCM = dist_BCM**2
+        options, dist_BCM = self.options, self._scaled(dist_BCM)
         if options.task_loss == "mce":
             return prototypes.mce_loss(dist_BCM, labels, options.slope)
         margin_loss = prototypes.mcl_loss if options.task_loss == "mcl" else prototypes.gmcl_loss

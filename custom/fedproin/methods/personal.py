@@ -9,7 +9,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from fedproin.maths.class_means import class_means, nearest_mean, regression_to_means
+from fedproin.maths.class_means import class_means, distances_to_means, regression_to_means
 from fedproin.methods.base import RoundContext, ServerState, Tensors, TrainingData, Update
 from fedproin.methods.passes import clean_features
 from fedproin.methods.softmax import SoftmaxMethod
@@ -62,12 +62,12 @@ class PersonalPrototypes(PersonalMethod):
         z_ND, y_N = clean_features(ctx, cast(LogitClassifier, model), data)
         return class_means(z_ND, y_N, len(self.settings.data.classes))
 
-    def predict(self, ctx: RoundContext, model: nn.Module, images: Tensor) -> Tensor:
-        """The class of the nearest global prototype."""
+    def scores(self, ctx: RoundContext, model: nn.Module, images: Tensor) -> Tensor:
+        """Minus the distance to the global prototype of each class."""
         if self.options.inference == "head" or PROTOS not in ctx.message:
-            return super().predict(ctx, model, images)
+            return super().scores(ctx, model, images)
         z_BD = ctx.encode(cast(LogitClassifier, model).encoder, images)
-        return nearest_mean(z_BD, *_received(ctx))
+        return -distances_to_means(z_BD, *_received(ctx))
 
 
 def _received(ctx: RoundContext) -> tuple[Tensor, Tensor]:

@@ -1,4 +1,4 @@
-"""What the methods with logits have in common: cross-entropy, FedAvg of what is shared, the class of the largest logit.
+"""What the methods with logits have in common: cross-entropy, FedAvg of what is shared, logits.
 
 B batch, C classes, D feature size.
 """
@@ -76,7 +76,7 @@ class SoftmaxMethod(Method):
             mean.add(update.shared, self.site_weight(update))
         return ServerState({**previous.public, **mean.result(), **self.merge_uploads(previous, updates)})
 
-    def predict(self, ctx: RoundContext, model: nn.Module, images: Tensor) -> Tensor:
-        """The class of the largest logit."""
+    def scores(self, ctx: RoundContext, model: nn.Module, images: Tensor) -> Tensor:
+        """The logits."""
         model = cast(LogitClassifier, model)
-        return model.logits(ctx.encode(model.encoder, images)).argmax(dim=1)
+        return model.logits(ctx.encode(model.encoder, images))
