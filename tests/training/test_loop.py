@@ -73,6 +73,19 @@ def test_a_loss_is_the_mean_over_images_not_over_batches(train):
     assert 0 < report.losses["task"][0] < 1
 
 
+def test_prototypes_can_learn_at_a_rate_of_their_own(train):
+    """Adam's first step is as long as the rate, whatever the gradient."""
+    one_step = {"local_epochs": 1, "learning_rate": 1e-3, **SHUFFLE}
+    unmoved, one, five = (
+        bits(train([0, 1, 2, 0, 1, 2], method={"prototype_rate": factor}, **{**one_step, **change})[0])
+        for factor, change in ((1.0, {"learning_rate": 1e-30}), (1.0, {}), (5.0, {}))
+    )
+    step = one["prototypes"] - unmoved["prototypes"]
+    assert step.abs().max() == pytest.approx(1e-3, rel=0.01)
+    assert torch.allclose(five["prototypes"] - unmoved["prototypes"], 5 * step, atol=1e-6)
+    assert all(torch.equal(one[name], five[name]) for name in one.keys() - {"prototypes"})
+
+
 def test_same_seed_same_bits(train):
     one, other = (bits(train(MANY, augmentation="adaptive", local_epochs=2)[0]) for _ in range(2))
     assert same(one, other)

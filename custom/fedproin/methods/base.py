@@ -232,6 +232,10 @@ class Method(ABC):
     def begin_round(self, ctx: RoundContext, model: nn.Module, data: TrainingData) -> None:  # noqa: B027  optional
         """Prepare the round; by default nothing."""
 
+    def parameter_groups(self, model: nn.Module, rate: float) -> list[dict[str, Any]]:
+        """Groups of parameters for the optimizer, each with its learning rate; by default one."""
+        return [{"params": list(model.parameters()), "lr": rate}]
+
     @abstractmethod
     def loss(self, ctx: RoundContext, model: nn.Module, images: Tensor, labels: Tensor) -> LossTerms:
         """The loss of one batch; it changes nothing but `ctx.counters` and the generators of `ctx`."""

@@ -5,7 +5,7 @@ B batch, C classes, M prototypes a class, D feature size, K sites.
 """
 
 from collections.abc import Collection
-from typing import Annotated, Literal, cast
+from typing import Annotated, Any, Literal, cast
 
 import torch
 from pydantic import Field
@@ -39,6 +39,7 @@ class FedProInOptions:
 
     Attributes:
         prototypes_per_class: M.
+        prototype_rate: factor of the learning rate, for the prototypes alone.
         prototype_init: `normal` draws N(0, 1); `feature_mean` takes cluster centres of the first sites' features.
         task_loss: `mce` (MCEL), `mcl` (MCL) or `gmcl`, of convolutional prototype learning.
         distance: between feature and prototype inside the task loss; squared distances need a much smaller slope.
@@ -56,6 +57,7 @@ class FedProInOptions:
 
     name: Literal["fedproin"] = "fedproin"
     prototypes_per_class: AtLeast1 = 1
+    prototype_rate: Positive = 1.0
     prototype_init: Literal["normal", "feature_mean"] = "normal"
     task_loss: Literal["mce", "mcl", "gmcl"] = "mce"
     distance: Literal["euclidean", "squared"] = "euclidean"
@@ -100,6 +102,12 @@ class FedProIn(Method):
             ctx.constants["global"] = model.prototypes.detach().clone()
             ctx.constants["previous"] = previous.to(ctx.device)
         ctx.counters[INFLUENCE] = torch.zeros(model.prototypes.shape[:2], dtype=torch.int64, device=ctx.device)
+
+    def parameter_groups(self, model: nn.Module, rate: float) -> list[dict[str, Any]]:
+        """The prototypes, with a rate of their own, and the encoder."""
+        model = cast(PrototypeClassifier, model)
+        prototypes = {"params": [model.prototypes], "lr": rate * self.options.prototype_rate}
+        return [prototypes, {"params": list(model.encoder.parameters()), "lr": rate}]
 
     def loss(self, ctx: RoundContext, model: nn.Module, images: Tensor, labels: Tensor) -> LossTerms:
         """Equation 4; influence is counted on the features before the optimizer's step."""

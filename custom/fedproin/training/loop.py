@@ -28,7 +28,7 @@ def train_round(method: Method, model: nn.Module, part: Part, ctx: RoundContext)
     training = ctx.settings.training
     augment = _augmentation(ctx, part, derive_seed(ctx.settings.seed, ctx.site, ctx.round, "augmentation"))
     method.begin_round(ctx, model, part)
-    optimizer = torch.optim.Adam(model.parameters(), lr=training.learning_rate)
+    optimizer = torch.optim.Adam(method.parameter_groups(model, training.learning_rate))
     if training.optimizer_state == "persist" and ctx.memory is not None:
         _restore(optimizer, ctx.memory.tensors)
     report = TrainingReport()
