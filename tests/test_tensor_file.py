@@ -64,6 +64,13 @@ def test_what_a_killed_process_had_begun_to_write_is_removed_and_that_of_a_live_
     assert set(tmp_path.iterdir()) == {path, tmp_path / f".x.{os.getppid()}.tmp"}
 
 
+def test_a_file_that_only_looks_unfinished_is_left_alone(tmp_path):
+    mine = tmp_path / ".x.backup.tmp"
+    mine.write_bytes(b"mine")
+    write_atomically(tmp_path / "x", b"whole")
+    assert mine.read_bytes() == b"mine"
+
+
 def test_the_file_is_complete_before_it_has_its_name(tmp_path, monkeypatch):
     path, seen = tmp_path / "x", []
     real = os.fsync

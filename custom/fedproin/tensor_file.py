@@ -1,6 +1,5 @@
 """Named tensors and a JSON header in one safetensors file: nothing is executed on reading, nothing is half-written."""
 
-import contextlib
 import json
 import os
 from collections.abc import Mapping
@@ -59,11 +58,19 @@ def write_atomically(path: Path, content: bytes) -> None:
 def _remove_unfinished(path: Path) -> None:
     """Remove what processes that were killed had begun to write."""
     for temporary in path.parent.glob(f".{path.name}.*.tmp"):
-        with contextlib.suppress(PermissionError):  # it is alive, another user's
-            try:
-                os.kill(int(temporary.name.split(".")[-2]), 0)
-            except ProcessLookupError:
-                temporary.unlink(missing_ok=True)
+        process = temporary.name.split(".")[-2]
+        if process.isdecimal() and not _is_alive(int(process)):
+            temporary.unlink(missing_ok=True)
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:  # another user's
+        return True
+    return True
 
 
 def _private(name: str, flags: int) -> int:

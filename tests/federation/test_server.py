@@ -381,6 +381,14 @@ def test_a_disk_that_cannot_be_written_to_is_one_sentence_and_the_run_can_go_on(
     assert same(third.global_model(), whole.global_model())
 
 
+def test_a_broken_connection_is_not_called_a_full_disk(open_):
+    def broken(task, targets):
+        raise ConnectionResetError("peer")
+
+    with pytest.raises(ConnectionResetError):
+        open_().run(broken)
+
+
 def test_a_finished_run_is_refused(open_):
     server = open_()
     server.run(exchange(server))

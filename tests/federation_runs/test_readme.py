@@ -125,7 +125,12 @@ def test_a_rehearsal_and_a_study_run(walk):
     assert (rehearsal.data, study.data) == ("synthetic", "table")
     assert study.last is not None
     assert study.last.sites.keys() == {"site-1", "site-2"}
-    assert list((walk.root / "lead" / "downloaded").rglob("log.txt"))
+    [downloaded] = (walk.root / "lead" / "downloaded").glob("*/workspace")
+    assert (downloaded / "log.txt").exists()
+    assert read_results(downloaded / "fedproin" / "results.json") == study
+    for model in ("last_model.safetensors", "best_model.safetensors"):
+        assert (downloaded / "fedproin" / model).read_bytes() == (runs / "study1" / model).read_bytes()
+    assert list((downloaded / "fedproin" / "tensorboard" / "global").iterdir())
 
 
 def test_tensorboard_shows_a_run_that_has_ended(walk):

@@ -5,7 +5,8 @@ It does not know how messages travel: an `exchange` does that, FLARE's or the lo
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -77,35 +78,26 @@ class Server:
         Raises:
             UserError: the run cannot go on; the checkpoint of its last whole round stands.
         """
-        try:
-            return self._run(exchange)
-        except OSError as error:
-            raise UserError(
-                f"The server's disk cannot be written to ({error.strerror or error}): make room, then submit "
-                "the job again; it goes on after its last whole round."
-            ) from error
-
-    def _run(self, exchange: Exchange) -> RunRecord:
         started = time.monotonic() - self.run_record.seconds
         for line in console.opening_lines(self.run_record):
             self.log(line)
-        tracker = Tracker(
-            self.directory / "tensorboard", self.settings.data.classes, resume_from=len(self.run_record.rounds)
-        )
+        rounds = range(len(self.run_record.rounds), self.settings.federation.rounds)
+        with _writing():
+            tracker = Tracker(self.directory / "tensorboard", self.settings.data.classes, resume_from=rounds.start)
         try:
-            for round_ in range(len(self.run_record.rounds), self.settings.federation.rounds):
+            for round_ in rounds:
                 record = self._train_round(round_, exchange)
                 self.run_record.seconds = time.monotonic() - started
-                tracker.round(record, self._prototypes())  # before the checkpoint: a round run again replaces it
-                self._checkpoint.save(self.directory)
-                write_results(self.run_record, self.directory / "results.json")
+                with _writing():
+                    self._save_round(record, tracker)
                 self._report(record)
             self._final_scores(exchange)
             self.run_record.seconds = time.monotonic() - started
-            self._save_end()
-            tracker.final(self.run_record, self._prototypes())
+            with _writing():
+                self._save_end(tracker)
         finally:
-            tracker.close()
+            with _writing():
+                tracker.close()
         self.log(console.final_table(self.run_record, self.directory))
         return self.run_record
 
@@ -219,7 +211,12 @@ class Server:
         if len(unscored) == len(self.sites):
             raise UserError("No site scored the final model, which is saved: submit the job again to score it.")
 
-    def _save_end(self) -> None:
+    def _save_round(self, record: RoundRecord, tracker: Tracker) -> None:
+        tracker.round(record, self._prototypes())  # before the checkpoint: a round run again replaces it
+        self._checkpoint.save(self.directory)
+        write_results(self.run_record, self.directory / "results.json")
+
+    def _save_end(self, tracker: Tracker) -> None:
         self._checkpoint = finish(self._checkpoint, self.run_record)
         best = self._checkpoint.best
         assert best is not None
@@ -228,6 +225,7 @@ class Server:
         save_model(self.directory / "best_model.safetensors", best.public, self.run_record, best.version)
         write_results(self.run_record, self.directory / "results.json")
         self._checkpoint.save(self.directory)
+        tracker.final(self.run_record, self._prototypes())
 
     def _report(self, record: RoundRecord) -> None:
         total = self.settings.federation.rounds
@@ -240,6 +238,18 @@ class Server:
     def _prototypes(self) -> NDArray[np.float32] | None:
         prototypes = self._checkpoint.state.public.get("prototypes")
         return None if prototypes is None else prototypes.numpy()
+
+
+@contextmanager
+def _writing() -> Iterator[None]:
+    """Files of the run are written here: a disk that does not take them is one sentence."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(
+            f"The server's disk cannot be written to ({error.strerror or error}): make room, then submit "
+            "the job again; it goes on after its last whole round."
+        ) from error
 
 
 def _require_a_start(first: RoundRecord) -> None:

@@ -29,6 +29,7 @@ from fedproin.federation.opening import open_server
 from fedproin.federation.server import Server
 from fedproin.flare.aggregator import FedProInAggregator
 from fedproin.flare.console import quiet_simulator
+from fedproin.flare.delivery import deliver
 from fedproin.flare.isolation import isolate_sites
 from fedproin.flare.memory import return_freed_memory
 from fedproin.flare.pulse import Pulse, ask_job_processes
@@ -70,7 +71,10 @@ class FedProInController(Controller):
         try:
             server = self._open_server(fl_ctx)
             self._aggregator.server = server
-            server.run(partial(self._exchange, abort_signal, fl_ctx))
+            try:
+                server.run(partial(self._exchange, abort_signal, fl_ctx))
+            finally:
+                self._deliver(server, fl_ctx)
         except Aborted:
             self.log_warning(fl_ctx, "The job was aborted; its last whole round is in the checkpoint.")
         except UserError as error:
@@ -97,6 +101,14 @@ class FedProInController(Controller):
         directory = root.parent / "fedproin" if self._simulated else root / "fedproin" / settings.run
         sites = [client.name for client in self._engine.get_clients()]
         return open_server(settings, sites, location, directory, logging.getLogger("fedproin").info)
+
+    def _deliver(self, server: Server, fl_ctx: FLContext) -> None:
+        if self._simulated:  # whoever runs a simulation has the directory of the run itself
+            return
+        try:
+            deliver(server.directory, Path(self._engine.get_workspace().get_run_dir(fl_ctx.get_job_id())))
+        except OSError as error:
+            self.log_warning(fl_ctx, f"The results stay at the server and cannot be downloaded ({error.strerror}).")
 
     def _exchange(
         self, abort_signal: Signal, fl_ctx: FLContext, message: Task, targets: Sequence[str]
