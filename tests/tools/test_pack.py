@@ -168,9 +168,10 @@ def test_changes_go_into_the_settings_and_the_page(tmp_path):
 @pytest.mark.parametrize(
     ("values", "note"),
     [
-        ({}, "names no data.classes"),
+        ({"federation": {"deadline_seconds": 60.0}}, "names no data.classes"),
+        ({"data": {"classes": ["a|b", "c"]}}, "sets no federation.deadline_seconds"),
         ({"data": {"synthetic": True}}, "draw its own pictures"),
-        ({"data": {"classes": ["a|b", "c"]}}, None),
+        ({"data": {"classes": ["a|b", "c"]}, "federation": {"deadline_seconds": 60.0}}, None),
     ],
 )
 def test_what_the_coordinator_should_know(job, tmp_path, capsys, values, note):

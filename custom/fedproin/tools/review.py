@@ -69,6 +69,10 @@ NO_CLASSES = (
     "The job names no data.classes, so only a simulation, or a rehearsal with data.synthetic, can run it: "
     """pack it with --set 'data.classes=["a", "b"]'."""
 )
+NO_DEADLINE = (
+    "The job sets no federation.deadline_seconds: a round waits for a site that answers nothing as long as FLARE hears "
+    "of it; set it to some times what a round takes."
+)
 SYNTHETIC = "The job is a rehearsal: data.synthetic lets every site draw its own pictures, and no data is read."
 
 
@@ -92,8 +96,10 @@ class Review:
     def notes(self) -> list[str]:
         """What the coordinator should know before submitting."""
         data = self.settings.data
-        found = {SYNTHETIC: data.synthetic, NO_CLASSES: not data.classes and not data.synthetic}
-        return [note for note, holds in found.items() if holds]
+        if data.synthetic:
+            return [SYNTHETIC]
+        missing = {NO_CLASSES: not data.classes, NO_DEADLINE: self.settings.federation.deadline_seconds is None}
+        return [note for note, holds in missing.items() if holds]
 
     def page(self) -> str:
         """The page, in Markdown."""
