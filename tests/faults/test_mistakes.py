@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 
-import psutil
 import pytest
 import yaml
 
@@ -25,6 +24,7 @@ from moments import assert_goes_on, held, wait_for_round
 from pictures import draw_pictures
 from provisioned import JOB, SMALL, Job, Running, assert_same_run, simulate
 from simulator_runs import small_job, start
+from site_faults import left_of, wait_for_the_end_of
 from waiting import wait_for
 
 ROUNDS = 4
@@ -84,23 +84,14 @@ def doctor(running: Running, site: str) -> dict[str, str]:
     return finding
 
 
-def working_for(running: Running, job: Job) -> list[psutil.Process]:
-    """Processes of a job, and trainers."""
-    return [process for process in running.processes() if {job.id, "spawn_main"} & words(process)]
-
-
-def words(process: psutil.Process) -> set[str]:
-    return set(" ".join(process.cmdline()).replace("(", " ").replace("/", " ").split())
-
-
 def test_a_lead_aborts_in_the_middle_of_a_round(running, undisturbed):
     job = running.submit("aborted", *SETTINGS, packing=PREINSTALLED)
     wait_for_round(running, job, 1)
-    assert len(working_for(running, job)) >= 1 + 2 * len(SITES)
-    with held(running, "site-2"):
+    assert len(left_of(running, job)) >= 1 + 2 * len(SITES)
+    with held(running, job, "site-2"):
         running.ask("job", "abort", job.id, "--force")
     assert running.wait(job) == "FINISHED:ABORTED"
-    wait_for(lambda: not working_for(running, job), 60, "the end of all processes of the job")
+    wait_for_the_end_of(running, job)
     assert_goes_on(running, job, undisturbed)
 
 
@@ -126,7 +117,7 @@ def test_ctrl_c_in_the_simulator(tmp_path):
 def test_a_second_machine_with_the_kit_of_a_site_is_refused(running, undisturbed):
     job = running.submit("twice", *SETTINGS, packing=PREINSTALLED)
     wait_for_round(running, job, 1)
-    with held(running, "site-2"), another_machine(running, "site-1") as other:
+    with held(running, job, "site-2"), another_machine(running, "site-1") as other:
         console = other.kit("site-1") / "console.log"
         wait_for(lambda: "registration rejected" in console.read_text(), 120, "the refusal of the second site-1")
     log = (running.kit(SERVER) / "log.txt").read_text()
@@ -159,7 +150,7 @@ def test_a_site_that_has_another_table_now_says_so(running, tmp_path):
     classes = f"data.classes={json.dumps(CLASSES)}"
     job = running.submit("table", *SETTINGS, "data.synthetic=false", classes, packing=PREINSTALLED)
     wait_for_round(running, job, 1)
-    with held(running, "site-2"):
+    with held(running, job, "site-2"):
         running.ask("job", "abort", job.id, "--force")
     assert running.wait(job) == "FINISHED:ABORTED"
     changed = job.rounds_done

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import psutil
 
-from local_federation import LocalFederation
-from provisioned import Job, Running, assert_same_run
+from provisioned import Job, Running, assert_same_run, command_line
+from site_faults import SiteOfJob
 from waiting import wait_for
 
 
@@ -22,21 +22,16 @@ def wait_for_round(running: Running, job: Job, rounds: int, site: str = "site-1"
     wait_for(at_work, 180, f"round {rounds + 1} of {job.directory.name}", pause=0.02)
 
 
-def flare_processes(federation: LocalFederation, name: str) -> list[psutil.Process]:
+def flare_processes(running: Running, name: str) -> list[psutil.Process]:
     """FLARE's processes of a participant, those of its jobs too; not the loop that restarts it."""
-    kit = str(federation.kit(name))
-    return [process for process in federation.processes() if kit in process.cmdline() and "-m" in process.cmdline()]
+    return [process for process in running.processes_of(name) if "-m" in command_line(process)]
 
 
 @contextmanager
-def held(running: Running, site: str) -> Iterator[None]:
+def held(running: Running, job: Job, site: str) -> Iterator[None]:
     """A site's trainer stands still meanwhile, so that the round stays open."""
-    [trainer] = [
-        child
-        for process in flare_processes(running, site)
-        for child in process.children()
-        if "spawn_main" in " ".join(child.cmdline())
-    ]
+    trainer = SiteOfJob(running, job, site).trainer()
+    assert trainer is not None
     trainer.suspend()
     try:
         yield
