@@ -12,7 +12,8 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if Path(item.path).parent == Path(__file__).parent:
             item.add_marker(pytest.mark.fault)
-            item.add_marker(pytest.mark.timeout(900))
+            if item.get_closest_marker("timeout") is None:
+                item.add_marker(pytest.mark.timeout(900))
 
 
 @pytest.fixture(scope="module")

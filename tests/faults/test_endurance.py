@@ -17,10 +17,13 @@ from site_faults import SiteOfJob, wait_for_the_end_of
 from waiting import wait_for
 
 MIB = 2**20
-ROUNDS = 200
+ROUNDS = 300
 WARM_SECONDS = 360  # FLARE keeps what it knows of every message for 300 s after sending it: processes grow until then
 FEWEST_WARM = 50  # rounds
 SITES = [f"site-{number}" for number in range(1, 11)]
+
+
+pytestmark = pytest.mark.timeout(1800)
 
 
 @dataclass
