@@ -28,7 +28,7 @@ test-federation: $(TESTABLE)
 	$(BIN)/pytest -m federation tests/federation_runs
 
 test-faults: $(TESTABLE)
-	$(BIN)/pytest -m fault tests/faults
+	$(BIN)/pytest -m fault tests/faults --junitxml=.faults.xml  # with what was measured
 
 bench: $(TESTABLE)
 	@test -n "$$FEDPROIN_DATA" || { echo "Say where the pictures are: FEDPROIN_DATA=../shared/data/ham10000_28px.zip make bench"; exit 2; }

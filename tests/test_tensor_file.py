@@ -64,8 +64,9 @@ def test_what_a_killed_process_had_begun_to_write_is_removed_and_that_of_a_live_
     assert set(tmp_path.iterdir()) == {path, tmp_path / f".x.{os.getppid()}.tmp"}
 
 
-def test_a_file_that_only_looks_unfinished_is_left_alone(tmp_path):
-    mine = tmp_path / ".x.backup.tmp"
+@pytest.mark.parametrize("name", ["backup", "20240101123456789012", "²"])
+def test_a_file_that_only_looks_unfinished_is_left_alone(tmp_path, name):
+    mine = tmp_path / f".x.{name}.tmp"
     mine.write_bytes(b"mine")
     write_atomically(tmp_path / "x", b"whole")
     assert mine.read_bytes() == b"mine"

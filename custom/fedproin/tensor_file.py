@@ -1,5 +1,6 @@
 """Named tensors and a JSON header in one safetensors file: nothing is executed on reading, nothing is half-written."""
 
+import contextlib
 import json
 import os
 from collections.abc import Mapping
@@ -59,18 +60,19 @@ def _remove_unfinished(path: Path) -> None:
     """Remove what processes that were killed had begun to write."""
     for temporary in path.parent.glob(f".{path.name}.*.tmp"):
         process = temporary.name.split(".")[-2]
-        if process.isdecimal() and not _is_alive(int(process)):
-            temporary.unlink(missing_ok=True)
+        with contextlib.suppress(PermissionError):  # another user's
+            if process.isdecimal() and _has_ended(int(process)):
+                temporary.unlink(missing_ok=True)
 
 
-def _is_alive(process: int) -> bool:
+def _has_ended(process: int) -> bool:
     try:
         os.kill(process, 0)
-    except (ProcessLookupError, OverflowError):
-        return False
-    except PermissionError:  # another user's
+    except ProcessLookupError:
         return True
-    return True
+    except OverflowError:  # no process had such a number
+        pass
+    return False
 
 
 def _private(name: str, flags: int) -> int:

@@ -4,7 +4,6 @@ import statistics
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -31,19 +30,21 @@ class Usage:
     """What each process of a job used at the end of each warm round: (round, MiB of memory, open files and sockets)."""
 
     warm_at: float = field(default_factory=lambda: time.monotonic() + WARM_SECONDS)
+    processes: dict[str, psutil.Process | None] = field(default_factory=dict)
     samples: dict[str, list[tuple[int, float, int]]] = field(default_factory=lambda: defaultdict(list))
 
     def take(self, round_: int, name: str, find: Callable[[], psutil.Process | None]) -> None:
         if time.monotonic() < self.warm_at:
             return
-        with suppress(psutil.Error):  # it may end while it is looked at
-            if (process := find()) is not None:
-                self.samples[name].append((round_, process.memory_info().rss / MIB, process.num_fds()))
+        process = self.processes[name] = self.processes.get(name) or find()  # to find it takes a while
+        if process is not None:
+            self.samples[name].append((round_, process.memory_info().rss / MIB, process.num_fds()))
 
     def growth(self, name: str) -> tuple[float, float]:
         """MiB and open files a round: slopes of a line through all samples."""
-        rounds, memory, files = zip(*self.samples[name], strict=True)
-        assert len(rounds) >= FEWEST_WARM
+        samples = self.samples[name]
+        assert len(samples) >= FEWEST_WARM, f"only {len(samples)} rounds of {name} were warm: set more ROUNDS"
+        rounds, memory, files = zip(*samples, strict=True)
         return statistics.linear_regression(rounds, memory).slope, statistics.linear_regression(rounds, files).slope
 
 
@@ -70,8 +71,8 @@ def endured(tmp_path_factory) -> Endured:
             wait_for(lambda round_=round_: job.rounds_done >= round_, 180, f"round {round_}")
             for name in (SERVER, *SITES):
                 mine = SiteOfJob(running, job, name)
-                usage.take(round_, name, mine.job_process)
-                usage.take(round_, f"{name} trainer", mine.trainer)
+                usage.take(job.rounds_done, name, mine.job_process)
+                usage.take(job.rounds_done, f"{name} trainer", mine.trainer)
         assert running.wait(job) == "FINISHED:COMPLETED"
         wait_for_the_end_of(running, job)
         return Endured(running.root, job, usage, before, files(running))

@@ -24,7 +24,7 @@ from moments import assert_goes_on, held, wait_for_round
 from pictures import draw_pictures
 from provisioned import JOB, SMALL, Job, Running, assert_same_run, simulate
 from simulator_runs import small_job, start
-from site_faults import left_of, wait_for_the_end_of
+from site_faults import SiteOfJob, wait_for_the_end_of
 from waiting import wait_for
 
 ROUNDS = 4
@@ -87,7 +87,7 @@ def doctor(running: Running, site: str) -> dict[str, str]:
 def test_a_lead_aborts_in_the_middle_of_a_round(running, undisturbed):
     job = running.submit("aborted", *SETTINGS, packing=PREINSTALLED)
     wait_for_round(running, job, 1)
-    assert len(left_of(running, job)) >= 1 + 2 * len(SITES)
+    assert all(SiteOfJob(running, job, site).trainer() for site in SITES)
     with held(running, job, "site-2"):
         running.ask("job", "abort", job.id, "--force")
     assert running.wait(job) == "FINISHED:ABORTED"

@@ -19,9 +19,9 @@ RUN, SITES = "0123456789abcdef", ("site-1", "site-2")
 def site(tmp_path, make_settings):
     """A site, newly made in the same directory with each call."""
 
-    def make(method="solo", location=None, **changes):
+    def make(method="solo", location=None, name="site-1", **changes):
         location = location or Location(None, default_directory(), simulated=True)
-        return Site("site-1", make_settings(method={"name": method}, **changes), location, tmp_path / "site-1")
+        return Site(name, make_settings(method={"name": method}, **changes), location, tmp_path / name)
 
     return make
 
@@ -61,16 +61,23 @@ def test_global_models_are_scored_on_each_sites_own_part(site):
     assert one.run(asked).confusion["val"].sum() == len(one._images.val)
 
 
-@pytest.mark.parametrize("method", ["fedavg", "fedproin"])
-def test_a_prior_correction_uses_the_frequencies_of_the_sites_own_training_images(site, method):
-    """With a head that knows nothing, the most frequent class of the site is what is left to predict."""
-    one = site(method, federation={"prior_correction": True})
+@pytest.mark.parametrize(
+    ("method", "of"), [("fedavg", "own"), ("fedproin", "own"), ("central", "own"), ("solo", "union")]
+)
+def test_a_prior_correction_uses_the_frequencies_where_it_scores(site, method, of):
+    """With a model that knows nothing, the most frequent class is what is left to predict."""
+    one = site(method, name="site-2", federation={"prior_correction": True})
     model = {name: 0 * value.numpy() for name, value in one.model.state_dict().items()}
-    answer = one.run(Task("round", RUN, one.settings.digest(), 0, SITES, (), True, None, model))
+    one._initial = {name: 0 * value for name, value in one._initial.items()}  # of a model that stays at the site
+    asked = Task("round", RUN, one.settings.digest(), 0, SITES, (), True, None, {} if method == "solo" else model)
+    answer = one.run(asked)
     assert answer.error == ""
-    frequent = np.bincount(one._images.labels[one._images.train]).argmax()
-    assert answer.confusion["val"][:, frequent].sum() == len(one._images.val) > 0
-    assert frequent != 0  # which is what equal scores give
+    images = one._images
+    own, union = (np.bincount(images.labels[part.train]).argmax() for part in (images, images.union))
+    assert own != union
+    assert answer.confusion["val"].sum() > 0
+    frequent = {"own": own, "union": union}[of]
+    assert answer.confusion["val"][:, frequent].sum() == answer.confusion["val"].sum()
 
 
 def test_a_hospital_scores_its_own_part_and_cannot_do_otherwise(site, hospital):

@@ -1,6 +1,7 @@
 """The server with sites that are not there: each answers with numbers that depend on its name and the round alone."""
 
 import json
+from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
@@ -13,6 +14,7 @@ from fedproin.federation.messages import Answer
 from fedproin.federation.opening import new_record, open_server
 from fedproin.federation.participation import draw, require_sites
 from fedproin.federation.server import Server
+from fedproin.federation.tracking import Tracker
 from fedproin.seeds import derive_seed
 from fedproin.settings import FederationSettings
 from fedproin.tensor_file import load_tensors
@@ -379,6 +381,36 @@ def test_a_disk_that_cannot_be_written_to_is_one_sentence_and_the_run_can_go_on(
     third.run(exchange(third))
     (whole := open_("whole")).run(exchange(whole))
     assert same(third.global_model(), whole.global_model())
+
+
+@pytest.fixture
+def no_space(monkeypatch):
+    """Let a method of the tracker find the disk full, while the context lasts."""
+
+    @contextmanager
+    def make(method):
+        def full(tracker, run=None, prototypes=None):
+            raise OSError(28, "No space left on device")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Tracker, method, full)
+            yield
+
+    return make
+
+
+def test_a_disk_that_is_full_at_the_end_lets_the_run_be_finished(open_, no_space):
+    first = open_()
+    with no_space("final"), pytest.raises(UserError, match=r"No space left on device.*submit the job again"):
+        first.run(exchange(first))
+    second = open_()
+    assert second.run(exchange(second)).last is not None
+
+
+def test_what_went_wrong_first_is_what_is_said(open_, no_space):
+    server = open_()
+    with no_space("close"), pytest.raises(Stopped):
+        server.run(exchange(server, stop_after=0))
 
 
 def test_a_broken_connection_is_not_called_a_full_disk(open_):

@@ -197,3 +197,34 @@ def test_an_abort_ends_the_wait(federation):
     thread.join(2)
     assert "aborted" in box
     assert flare.task.completion_status == TaskCompletionStatus.ABORTED
+
+
+@pytest.fixture
+def ended(federation, tmp_path, monkeypatch):
+    """A controller whose run has ended and left results; where its job's directory is, and what it warned of."""
+    controller, flare = federation
+    (run := tmp_path / "run").mkdir()
+    (run / "results.json").write_text("{}")
+    (job := tmp_path / "job").mkdir()
+    flare.get_workspace = lambda: SimpleNamespace(get_run_dir=lambda job_id: str(job))
+    warnings: list[str] = []
+    monkeypatch.setattr(controller, "log_warning", lambda fl_ctx, text: warnings.append(text))
+    return controller, SimpleNamespace(directory=run), job, warnings
+
+
+@pytest.mark.parametrize(("simulated", "found"), [(True, []), (False, ["fedproin"])])
+def test_the_results_of_a_real_federation_can_be_downloaded(ended, simulated, found):
+    controller, server, job, warnings = ended
+    controller._simulated = simulated
+    controller._deliver(server, FLContext())
+    assert [path.name for path in job.iterdir()] == found
+    assert warnings == []
+
+
+def test_results_that_cannot_be_copied_do_not_fail_the_job(ended):
+    controller, server, job, warnings = ended
+    controller._simulated = False
+    job.rmdir()
+    job.write_text("in the way")
+    controller._deliver(server, FLContext())
+    assert warnings == ["The results stay at the server and cannot be downloaded (Not a directory)."]

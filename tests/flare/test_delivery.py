@@ -1,3 +1,5 @@
+import shutil
+
 import pytest
 
 from fedproin.flare.delivery import deliver
@@ -45,3 +47,19 @@ def test_a_run_without_a_round_gives_nothing(tmp_path):
     (job := tmp_path / "job").mkdir()
     deliver(run, job)
     assert delivered(job) == {}
+
+
+def test_a_full_disk_leaves_nothing_half_copied(run, tmp_path, monkeypatch):
+    (job := tmp_path / "job").mkdir()
+    copy, copied = shutil.copy2, []
+
+    def until_full(source, target):
+        if len(copied) == 2:
+            raise OSError(28, "No space left on device")
+        copied.append(copy(source, target))
+
+    monkeypatch.setattr(shutil, "copy2", until_full)
+    with pytest.raises(OSError, match="No space left"):
+        deliver(run, job)
+    assert len(copied) == 2
+    assert list(job.iterdir()) == []

@@ -48,6 +48,15 @@ def test_a_new_process_for_every_task_gives_the_same_bits(federate, name):
 
 
 @every_method
+def test_every_parameter_is_trained_and_none_twice(make_settings, name):
+    method = create_method(make_settings(data={"classes": ["a", "b", "c"]}, method={"name": name}))
+    model = method.build("site-1")
+    given = [parameter for group in method.parameter_groups(model, 0.1) for parameter in group["params"]]
+    assert len(given) == len(list(model.parameters()))
+    assert {id(parameter) for parameter in given} == {id(parameter) for parameter in model.parameters()}
+
+
+@every_method
 def test_all_methods_and_sites_begin_with_the_same_encoder(make_settings, name):
     settings = make_settings(data={"classes": ["a", "b", "c"]}, method={"name": name})
     torch.manual_seed(5)

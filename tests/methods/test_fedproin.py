@@ -173,8 +173,9 @@ def test_predicts_the_class_of_the_nearest_prototype(begin):
 
 
 @pytest.mark.parametrize(("distance", "power"), [("euclidean", 1), ("squared", 2)])
-def test_scores_are_in_units_of_the_task_loss(begin, distance, power):
-    method, model, ctx = begin(prototypes_per_class=2, distance=distance, slope=0.5)
+@pytest.mark.parametrize(("task_loss", "scale"), [("mce", 0.5), ("mcl", 1.0)])
+def test_scores_are_in_units_of_the_task_loss(begin, task_loss, scale, distance, power):
+    method, model, ctx = begin(prototypes_per_class=2, distance=distance, slope=0.5, task_loss=task_loss)
     data = Pictures(LABELS)
     model.eval()
     with torch.no_grad():
@@ -183,7 +184,7 @@ def test_scores_are_in_units_of_the_task_loss(begin, distance, power):
     true_B1 = LABELS.unsqueeze(1)
     true = scores.gather(1, true_B1).squeeze(1)
     best_other = scores.scatter(1, true_B1, -torch.inf).amax(dim=1)
-    assert torch.allclose(best_other - true, 0.5 * (own - rival))
+    assert torch.allclose(best_other - true, scale * (own - rival))
 
 
 # influence

@@ -153,11 +153,11 @@ def test_degenerate_prototype_that_is_never_nearest_has_no_influence(train):
 # optimizer state
 
 
-def two_rounds(train, mode):
+def two_rounds(train, mode, **method):
     """Two rounds at one site, the second from the same model: only the optimizer's state can differ."""
-    first, report, _, _ = train(MANY, optimizer_state=mode, **SHUFFLE)
+    first, report, _, _ = train(MANY, optimizer_state=mode, method=method, **SHUFFLE)
     memory = Memory(0, {name: tensor.detach().clone() for name, tensor in first.remember.items()})
-    second, _, _, _ = train(MANY, round_=1, memory=memory, optimizer_state=mode, **SHUFFLE)
+    second, _, _, _ = train(MANY, round_=1, memory=memory, optimizer_state=mode, method=method, **SHUFFLE)
     return first, second, report.steps
 
 
@@ -168,10 +168,13 @@ def test_optimizer_starts_afresh_by_default(train):
     assert same(bits(second), bits(without))
 
 
-def test_optimizer_that_persists_goes_on_where_it_was(train):
-    first, second, steps = two_rounds(train, "persist")
-    assert first.remember["optimizer.0.step"].item() == steps
-    assert second.remember["optimizer.0.step"].item() == 2 * steps
+@pytest.mark.parametrize("prototype_rate", [1.0, 3.0])
+def test_optimizer_that_persists_goes_on_where_it_was(train, prototype_rate):
+    first, second, steps = two_rounds(train, "persist", prototype_rate=prototype_rate)
+    counted = {name for name in first.remember if name.endswith(".step")}
+    assert len(counted) > 10  # of the prototypes and of the encoder
+    assert {first.remember[name].item() for name in counted} == {steps}
+    assert {second.remember[name].item() for name in counted} == {2 * steps}
     assert not same(bits(second), bits(two_rounds(train, "reset")[1]))
 
 

@@ -6,7 +6,7 @@ It does not know how messages travel: an `exchange` does that, FLARE's or the lo
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -43,7 +43,7 @@ class Server:
         log: takes one line at a time.
 
     Raises:
-        UserError: an earlier run of this name cannot go on.
+        UserError: an earlier run of this name cannot go on, or the directory cannot be made.
     """
 
     def __init__(
@@ -58,7 +58,8 @@ class Server:
         self.sites, self._deadline_seconds = tuple(fresh.site_names), deadline_seconds
         self.method: Method = create_method(settings)
         torch.set_num_threads(settings.training.threads)  # a method may train in `merge`: the same bits on any machine
-        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with _writing():
+            directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         earlier = load_checkpoint(directory, fresh)
         model = initial_model(self.method, pretrained=earlier is None and self.method.scored == "global")
         self._checkpoint = earlier or Checkpoint(self.method.initial(model), None, fresh)
@@ -95,9 +96,12 @@ class Server:
             self.run_record.seconds = time.monotonic() - started
             with _writing():
                 self._save_end(tracker)
-        finally:
-            with _writing():
+        except BaseException:
+            with suppress(OSError):  # what went wrong first is what counts
                 tracker.close()
+            raise
+        with _writing():
+            tracker.close()
         self.log(console.final_table(self.run_record, self.directory))
         return self.run_record
 
@@ -224,8 +228,8 @@ class Server:
         save_model(self.directory / "last_model.safetensors", self._checkpoint.state.public, self.run_record, rounds)
         save_model(self.directory / "best_model.safetensors", best.public, self.run_record, best.version)
         write_results(self.run_record, self.directory / "results.json")
+        tracker.final(self.run_record, self._prototypes())  # before the checkpoint, as in a round
         self._checkpoint.save(self.directory)
-        tracker.final(self.run_record, self._prototypes())
 
     def _report(self, record: RoundRecord) -> None:
         total = self.settings.federation.rounds

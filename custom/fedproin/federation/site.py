@@ -123,24 +123,30 @@ class Site:
     def _confusion(self, part: str, ctx: RoundContext) -> NDArray[np.int64]:
         log_prior = None
         if self.settings.federation.prior_correction:
-            log_prior = log_frequencies(self._part("train").labels, len(self.settings.data.classes))
+            log_prior = log_frequencies(self._rows_of(part, "train")[1], len(self.settings.data.classes))
         counts: NDArray[np.int64] = confusion(self.method, self.model, self._part(part), ctx, log_prior).numpy()
         return counts
 
     def _part(self, name: str) -> Part:
         assert self._images is not None
-        rows = getattr(self._images.union if self._of_all_sites(name) else self._images, name)
+        rows, labels = self._rows_of(name, name)
         data = self.settings.data
         mean, std = input_statistics(self.settings.model.backbone)
         return Part(
             self._images.images,
             rows,
-            torch.from_numpy(self._images.labels[rows]),
+            labels,
             data.mean or mean,
             data.std or std,
             self.settings.training.batch_size,
             self.device,
         )
+
+    def _rows_of(self, scope: str, part: str) -> tuple[NDArray[np.int64], Tensor]:
+        """Rows and labels of a part, of the sites whose part `scope` counts here: this one, or all."""
+        assert self._images is not None
+        rows = getattr(self._images.union if self._of_all_sites(scope) else self._images, part)
+        return rows, torch.from_numpy(self._images.labels[rows])
 
     def _of_all_sites(self, part: str) -> bool:
         """Whether a part is that of all sites together, which a simulation alone can give."""

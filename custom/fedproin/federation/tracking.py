@@ -5,6 +5,7 @@ C classes, M prototypes a class, D feature size.
 
 import os
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from shutil import rmtree
 from typing import Any
@@ -65,9 +66,9 @@ class Tracker:
 
     def close(self) -> None:
         """Write what is left and close the files."""
-        for writer in self._writers.values():
-            writer.close()
-        self._writers.clear()
+        with ExitStack() as stack:  # one that fails keeps none of the others open
+            while self._writers:
+                stack.callback(self._writers.popitem()[1].close)
 
     def _site(self, name: str, site: SiteRecord, step: int) -> None:
         self._scores(name, "validation", site.validation, step)

@@ -9,19 +9,23 @@ CURVES = "tensorboard"
 
 
 def deliver(run: Path, job: Path) -> None:
-    """Copy what there is of a run's results, models and curves into the directory of a job that ends.
+    """Copy what there is of a run's results, models and curves into the directory of a job that ends; all, or nothing.
 
     Args:
         run: the server's directory of the run, which outlives the job and keeps the originals.
         job: FLARE's directory of the job.
 
     Raises:
-        OSError: the disk is full; what was copied until then stays.
+        OSError: the disk is full; FLARE needs what is left of it for its own files of the job.
     """
-    target = job / FOLDER
-    target.mkdir(mode=0o700, exist_ok=True)
-    for name in RESULTS:
-        if (run / name).exists():
-            shutil.copy2(run / name, target / name)
-    if (run / CURVES).exists():
-        shutil.copytree(run / CURVES, target / CURVES, dirs_exist_ok=True)
+    files = [run / name for name in RESULTS] + sorted((run / CURVES).rglob("*"))
+    unfinished = job / f".{FOLDER}.tmp"
+    try:
+        for file in filter(Path.is_file, files):
+            copy = unfinished / file.relative_to(run)
+            copy.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            shutil.copy2(file, copy)
+        if unfinished.exists():
+            unfinished.rename(job / FOLDER)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)

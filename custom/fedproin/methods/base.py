@@ -254,7 +254,7 @@ class Method(ABC):
 
     @abstractmethod
     def scores(self, ctx: RoundContext, model: nn.Module, images: Tensor) -> Tensor:
-        """Scores [B, C] of the classes, on the scale of logits; the largest is the prediction, the first of equals."""
+        """Scores [B, C] of the classes, logits where there are any; the largest is predicted, the first of equals."""
 
 
 def initial_model(method: Method, site: str | None = None, pretrained: bool = False) -> nn.Module:

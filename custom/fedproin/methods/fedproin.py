@@ -172,10 +172,11 @@ class FedProIn(Method):
         return ServerState(public)
 
     def scores(self, ctx: RoundContext, model: nn.Module, images: Tensor) -> Tensor:
-        """Minus the distance to the nearest prototype of each class, in units of the task loss."""
+        """Minus the distance to the nearest prototype of each class; with MCE times its slope, so its logits."""
         model = cast(PrototypeClassifier, model)
         dist_BCM = prototypes.prototype_distances(ctx.encode(model.encoder, images), model.prototypes)
-        return prototypes.class_distances(self._scaled(dist_BCM)) * -cast(float, self.options.slope)
+        slope = self.options.slope if self.options.task_loss == "mce" else 1.0
+        return prototypes.class_distances(self._scaled(dist_BCM)) * -cast(float, slope)
 
     def _scaled(self, dist_BCM: Tensor) -> Tensor:
         return dist_BCM**2 if self.options.distance == "squared" else dist_BCM

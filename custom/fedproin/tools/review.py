@@ -27,7 +27,8 @@ It trains one classifier of images for all sites.
 
 Images, file names and patients stay at the site. To the server go: the tensors of the model, how often each prototype
 was nearest (it shows which classes a site has), numbers of images and steps, losses, confusion counts, seconds, the
-version of the package, and one sentence if something failed.
+version of the package, and one sentence if something failed. The lead gets, of each site, all of that but the tensors,
+and the common model.
 {notes}
 ## Code
 
@@ -70,8 +71,8 @@ NO_CLASSES = (
     """pack it with --set 'data.classes=["a", "b"]'."""
 )
 NO_DEADLINE = (
-    "The job sets no federation.deadline_seconds: a round waits for a site that answers nothing as long as FLARE hears "
-    "of it; set it to some times what a round takes."
+    "The job sets no federation.deadline_seconds: a round waits for a silent site as long as FLARE still hears from "
+    "it. Pack it with --set federation.deadline_seconds=SECONDS, several times what a round takes."
 )
 SYNTHETIC = "The job is a rehearsal: data.synthetic lets every site draw its own pictures, and no data is read."
 
