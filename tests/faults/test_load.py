@@ -69,7 +69,7 @@ def test_ten_sites_with_a_full_resnet18(tmp_path, record_property):
     assert sent == pytest.approx(RESNET18_MIB, rel=0.05)
     record_property("measured", {"round s": seconds_of_rounds(record), "MiB an update": sent, **peaks})
     assert peaks["all"] < 16 * 1024  # of a machine that holds ten sites
-    assert peaks["server"] < 600 + 4 * 10 * RESNET18_MIB  # libraries; updates, and what FLARE holds of them
+    assert peaks["server"] < 600 + 6 * 10 * RESNET18_MIB  # libraries; updates, and what FLARE holds of them
 
 
 def test_fifty_sites_with_a_small_model(tmp_path, record_property):
