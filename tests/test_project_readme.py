@@ -19,6 +19,7 @@ COMMANDS = re.findall(r"^    ((?:\w+=\S+ )?(?:make|nvflare|fedproin|poc/run.sh|t
 
 def test_every_kind_of_command_is_there():
     assert {"make run", "make test"} <= {re.split(r" {2,}#", command)[0].strip() for command in COMMANDS}
+    assert README.count("table.csv -->") == 2
     assert "nvflare simulator jobs/fedproin -w /tmp/ws -n 10" in README  # tests/simulator runs it
 
 
