@@ -145,9 +145,9 @@ class FederationSettings:
         best_score: validation score that picks the best model.
         local_scores: what the models that sites keep (SOLO, FedProto, FedTGP) are scored on: the parts of all sites
             (`pooled_full`, simulations only) or each site's own (`slices`); `auto` is the first where it can be had.
-        prior_correction: a site adds the logarithms of the class frequencies, in the training images of whose other
-            parts it scores, to the scores of the classes before it takes the largest: `class_balanced` has trained as
-            if all were equally frequent. It is meant for scores that are logits; other distances have no scale.
+        prior_correction: add the logarithms of the class frequencies to the scores of the classes before the largest is
+            taken, since `class_balanced` has trained as if all were equally frequent. They are those of the training
+            images of the sites that are scored. Meant for scores that are logits; other distances have no scale.
         max_step: largest norm of a site's step, relative to 1 + the norm of the global model; larger ones are refused.
     """
 

@@ -106,8 +106,10 @@ class FedProIn(Method):
     def parameter_groups(self, model: nn.Module, rate: float) -> list[dict[str, Any]]:
         """The prototypes, with a rate of their own, and the encoder."""
         model = cast(PrototypeClassifier, model)
-        prototypes = {"params": [model.prototypes], "lr": rate * self.options.prototype_rate}
-        return [prototypes, {"params": list(model.encoder.parameters()), "lr": rate}]
+        return [
+            {"params": [model.prototypes], "lr": rate * self.options.prototype_rate},
+            {"params": list(model.encoder.parameters()), "lr": rate},
+        ]
 
     def loss(self, ctx: RoundContext, model: nn.Module, images: Tensor, labels: Tensor) -> LossTerms:
         """Equation 4; influence is counted on the features before the optimizer's step."""
