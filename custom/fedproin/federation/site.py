@@ -123,7 +123,8 @@ class Site:
     def _confusion(self, part: str, ctx: RoundContext) -> NDArray[np.int64]:
         log_prior = None
         if self.settings.federation.prior_correction:
-            log_prior = log_frequencies(self._rows_of(part, "train")[1], len(self.settings.data.classes))
+            _, trained = self._rows_of(part, "train")
+            log_prior = log_frequencies(trained, len(self.settings.data.classes)).to(self.device)
         counts: NDArray[np.int64] = confusion(self.method, self.model, self._part(part), ctx, log_prior).numpy()
         return counts
 

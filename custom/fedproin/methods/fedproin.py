@@ -177,8 +177,8 @@ class FedProIn(Method):
         """Minus the distance to the nearest prototype of each class; with MCE times its slope, so its logits."""
         model = cast(PrototypeClassifier, model)
         dist_BCM = prototypes.prototype_distances(ctx.encode(model.encoder, images), model.prototypes)
-        slope = self.options.slope if self.options.task_loss == "mce" else 1.0
-        return prototypes.class_distances(self._scaled(dist_BCM)) * -cast(float, slope)
+        slope: float = self.options.slope if self.options.task_loss == "mce" else 1.0
+        return -slope * prototypes.class_distances(self._scaled(dist_BCM))
 
     def _scaled(self, dist_BCM: Tensor) -> Tensor:
         return dist_BCM**2 if self.options.distance == "squared" else dist_BCM

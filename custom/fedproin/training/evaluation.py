@@ -19,7 +19,7 @@ def confusion(
 
     Args:
         log_prior_C: of the classes where the model is used, for one that was trained as if all were equally frequent
-            (Saerens et al. 2002); by default their scores stay as they are.
+            (Saerens et al. 2002), on the model's device; by default their scores stay as they are.
     """
     classes = len(ctx.settings.data.classes)
     counts = torch.zeros(classes * classes, dtype=torch.int64, device=ctx.device)
@@ -28,6 +28,6 @@ def confusion(
         for images, labels in part.clean_batches():
             scores = method.scores(ctx, model, images)
             if log_prior_C is not None:
-                scores = scores + log_prior_C.to(scores)
+                scores = scores + log_prior_C
             counts += torch.bincount(labels * classes + scores.argmax(dim=1), minlength=classes * classes)
     return counts.reshape(classes, classes).cpu()
