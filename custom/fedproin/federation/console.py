@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from fedproin.federation.records import FinalRecord, RoundRecord, RunRecord, Scores, SiteRecord
+from fedproin.federation.results import BEST_MODEL, LAST_MODEL, RESULTS, TENSORBOARD
 
 COLUMNS = {"accuracy": "accuracy", "f1_weighted": "weighted F1", "mcc": "MCC", "balanced_accuracy": "balanced accuracy"}
 NAME = 7  # width of a site's name: site-10
@@ -134,8 +135,8 @@ def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
 
 def _places(directory: Path) -> list[str]:
     return [
-        f"last model   {directory / 'last_model.safetensors'}",
-        f"best model   {directory / 'best_model.safetensors'}",
-        f"results      {directory / 'results.json'}",
-        f"TensorBoard  tensorboard --logdir {shlex.quote(str(directory / 'tensorboard'))}",
+        f"last model   {directory / LAST_MODEL}",
+        f"best model   {directory / BEST_MODEL}",
+        f"results      {directory / RESULTS}",
+        f"TensorBoard  tensorboard --logdir {shlex.quote(str(directory / TENSORBOARD))}",
     ]

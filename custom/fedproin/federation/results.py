@@ -15,6 +15,8 @@ from fedproin.federation.identity import installed_version, package_identity
 from fedproin.federation.records import RunRecord
 from fedproin.tensor_file import write_atomically
 
+RESULTS, LAST_MODEL, BEST_MODEL = "results.json", "last_model.safetensors", "best_model.safetensors"  # of every run
+TENSORBOARD = "tensorboard"
 WIDTH = 120
 LINE = json.JSONEncoder(allow_nan=False, ensure_ascii=False)
 

@@ -21,7 +21,7 @@ from fedproin.federation.messages import Answer, Arrays, Task
 from fedproin.federation.open_round import Expected, OpenRound
 from fedproin.federation.participation import draw
 from fedproin.federation.records import RoundRecord, RunRecord, Scores
-from fedproin.federation.results import write_results
+from fedproin.federation.results import BEST_MODEL, LAST_MODEL, RESULTS, TENSORBOARD, write_results
 from fedproin.federation.tracking import Tracker
 from fedproin.maths.scores import scores
 from fedproin.methods import create_method
@@ -84,7 +84,7 @@ class Server:
             self.log(line)
         rounds = range(len(self.run_record.rounds), self.settings.federation.rounds)
         with _writing():
-            tracker = Tracker(self.directory / "tensorboard", self.settings.data.classes, resume_from=rounds.start)
+            tracker = Tracker(self.directory / TENSORBOARD, self.settings.data.classes, resume_from=rounds.start)
         try:
             for round_ in rounds:
                 record = self._train_round(round_, exchange)
@@ -218,16 +218,16 @@ class Server:
     def _save_round(self, record: RoundRecord, tracker: Tracker) -> None:
         tracker.round(record, self._prototypes())  # before the checkpoint: a round run again replaces it
         self._checkpoint.save(self.directory)
-        write_results(self.run_record, self.directory / "results.json")
+        write_results(self.run_record, self.directory / RESULTS)
 
     def _save_end(self, tracker: Tracker) -> None:
         self._checkpoint = finish(self._checkpoint, self.run_record)
         best = self._checkpoint.best
         assert best is not None
         rounds = self.settings.federation.rounds
-        save_model(self.directory / "last_model.safetensors", self._checkpoint.state.public, self.run_record, rounds)
-        save_model(self.directory / "best_model.safetensors", best.public, self.run_record, best.version)
-        write_results(self.run_record, self.directory / "results.json")
+        save_model(self.directory / LAST_MODEL, self._checkpoint.state.public, self.run_record, rounds)
+        save_model(self.directory / BEST_MODEL, best.public, self.run_record, best.version)
+        write_results(self.run_record, self.directory / RESULTS)
         tracker.final(self.run_record, self._prototypes())  # before the checkpoint, as in a round
         self._checkpoint.save(self.directory)
 

@@ -3,9 +3,9 @@
 import shutil
 from pathlib import Path
 
+from fedproin.federation.results import BEST_MODEL, LAST_MODEL, RESULTS, TENSORBOARD
+
 FOLDER = "fedproin"
-RESULTS = ("results.json", "last_model.safetensors", "best_model.safetensors")
-CURVES = "tensorboard"
 
 
 def deliver(run: Path, job: Path) -> None:
@@ -18,7 +18,7 @@ def deliver(run: Path, job: Path) -> None:
     Raises:
         OSError: the disk is full; FLARE needs what is left of it for its own files of the job.
     """
-    files = [run / name for name in RESULTS] + sorted((run / CURVES).rglob("*"))
+    files = [run / RESULTS, run / LAST_MODEL, run / BEST_MODEL, *(run / TENSORBOARD).rglob("*")]
     unfinished = job / f".{FOLDER}.tmp"
     try:
         for file in filter(Path.is_file, files):

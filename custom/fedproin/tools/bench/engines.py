@@ -10,7 +10,7 @@ from typing import Any
 
 from fedproin.errors import UserError
 from fedproin.federation.records import RunRecord
-from fedproin.federation.results import read_results
+from fedproin.federation.results import RESULTS, read_results
 from fedproin.settings import Settings
 from fedproin.tools.bench.plan import Run
 from fedproin.tools.jobs import CONFIG, SETTINGS
@@ -57,7 +57,7 @@ def simulator(run: Run, workspace: Path) -> RunRecord:
         _stop(process)
     if code:
         raise UserError(f"nvflare simulator ended with exit code {code}.")
-    return read_results(results / "fedproin" / "results.json")
+    return read_results(results / "fedproin" / RESULTS)
 
 
 ENGINES: dict[str, Callable[[Run, Path], RunRecord]] = {"local": local, "simulator": simulator}
